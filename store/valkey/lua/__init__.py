@@ -1,0 +1,1 @@
+"""The Lua scripts; read as package data, never imported."""
