@@ -23,7 +23,7 @@ from pyrula.workflows.stores.base import (
     Status,
 )
 from pyrula.workflows.stores.errors import JournalRolledBack, TokenRefused
-from pyrula.workflows.stores.memory.records import LastClaim, Run, Shard
+from pyrula.workflows.stores.memory.records import LastClaim, Release, Run, Shard
 
 SMALL_TERMINAL = 4_096  # bytes; a larger last event is fetched, not sent along with the hint
 
@@ -45,8 +45,9 @@ def claim(shard: Shard, request: ClaimRequest, now: int) -> ClaimReply:
     if last is None or request.n > last.n:
         last = LastClaim(n=request.n, taken=_take(shard, request, now))
         shard.claims[request.incarnation] = last
-    if len(last.taken) < request.limit:
-        shard.hungry[request.incarnation] = now + request.hungry_ms
+        shard.hungry.pop(request.incarnation, None)
+        if len(last.taken) < request.limit:
+            shard.hungry[request.incarnation] = now + request.hungry_ms
     return ClaimReply(runs=_describe(shard, request, last), now_ms=now)
 
 
@@ -95,11 +96,11 @@ def _first_events(run: Run, budget: int) -> list[bytes]:
 
 
 def append(
-    shard: Shard, lock: Lock, first_seq: int, events: Sequence[bytes], *, maxlen: int, now: int
+    shard: Shard, lock: Lock, first_seq: int, events: Sequence[bytes], *, maxlen: int
 ) -> AppendReply:
     """Write what is not there yet; see `Store.append`."""
     run = _owned(shard, lock)
-    _write(run, first_seq, events, maxlen, now)
+    _write(run, first_seq, events, maxlen)
     return AppendReply(run.length, run.flags)
 
 
@@ -117,18 +118,18 @@ def park(
     if _repeats(shard, lock, "park"):
         return ParkReply(outcome="parked", now_ms=now)
     run = _owned(shard, lock)
-    _write(run, first_seq, events, maxlen, now)
+    _write(run, first_seq, events, maxlen)
     if run.flags & Flag.CANCEL:
         return ParkReply(outcome="cancel", now_ms=now)
     if due_ms is not None and due_ms <= now:
         return ParkReply(outcome="due", now_ms=now)
     run.forgive()
-    _give_up(shard, run, lock, "park")
+    shard.unlock(run, "park")
     if due_ms is None:
         run.status = "waiting"
         run.updated_ms = now
     else:
-        shard.postpone(run, due_ms, now)
+        shard.postpone(run, due_ms, "sleeping", now)
     return ParkReply(outcome="parked", now_ms=now)
 
 
@@ -148,25 +149,28 @@ def requeue(
         return True
     try:
         run = _owned(shard, lock)
-        _write(run, first_seq, events, maxlen, now)
+        _write(run, first_seq, events, maxlen)
     except (TokenRefused, JournalRolledBack):
         return False
     run.note_progress()
-    _give_up(shard, run, lock, "requeue")
-    send_back(shard, run, jitter=jitter if backoff else None, now=now)
+    shard.unlock(run, "requeue")
+    shard.wake(send_back(shard, run, jitter=jitter if backoff else None, now=now), now)
     return True
 
 
-def send_back(shard: Shard, run: Run, *, jitter: float | None, now: int) -> None:
-    """Queue an unlocked run again, at once or, given a jitter in [0, 1), after its backoff."""
+def send_back(shard: Shard, run: Run, *, jitter: float | None, now: int) -> bool:
+    """Queue an unlocked run again, at once or, given a jitter in [0, 1), after its backoff.
+
+    Returns whether it is claimable now.
+    """
     if jitter is not None:
         run.futile += 1
     wait_ms = backoff_ms(run.futile, jitter) if jitter is not None else 0
     if wait_ms > 0:
-        shard.postpone(run, now + wait_ms, now)
+        shard.postpone(run, now + wait_ms, "queued", now)
     else:
         shard.enqueue(run, now)
-        shard.wake_one(now)
+    return wait_ms == 0
 
 
 def backoff_ms(futile: int, jitter: float) -> int:
@@ -191,8 +195,8 @@ def finish(
     if _repeats(shard, lock, "finish"):
         return
     run = _owned(shard, lock)
-    _write(run, first_seq, events, maxlen, now)
-    _give_up(shard, run, lock, "finish")
+    _write(run, first_seq, events, maxlen)
+    shard.unlock(run, "finish")
     run.status = status
     run.updated_ms = now
     run_id = run.ref.run_id
@@ -223,17 +227,12 @@ def _owned(shard: Shard, lock: Lock) -> Run:
     return run
 
 
-def _repeats(shard: Shard, lock: Lock, transition: str) -> bool:
+def _repeats(shard: Shard, lock: Lock, how: Release) -> bool:
     run = shard.runs.get(lock.ref.run_id)
-    return run is not None and run.given_up == (lock.token, transition)
+    return run is not None and run.given_up == (lock.token, how)
 
 
-def _give_up(shard: Shard, run: Run, lock: Lock, transition: str) -> None:
-    shard.unlock(run)
-    run.given_up = (lock.token, transition)
-
-
-def _write(run: Run, first_seq: int, events: Sequence[bytes], maxlen: int, now: int) -> None:
+def _write(run: Run, first_seq: int, events: Sequence[bytes], maxlen: int) -> None:
     known = run.length - (first_seq - 1)
     if known < 0:
         raise JournalRolledBack(
@@ -241,7 +240,6 @@ def _write(run: Run, first_seq: int, events: Sequence[bytes], maxlen: int, now: 
             "the store was rolled back, the run goes on from what is left"
         )
     run.journal.extend(events[known:])
-    run.updated_ms = now
     excess = len(run.journal) - maxlen
     if excess > 0:
         del run.journal[:excess]

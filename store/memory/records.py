@@ -15,6 +15,9 @@ from typing import Literal
 from pyrula.workflows.stores.base import TERMINAL, Flag, Hint, RunRef, Status
 
 HintKind = Literal["work", "cancel", "done"]
+Release = Literal["park", "requeue", "finish", "taken"]
+
+MOST_WOKEN = 8  # by one transition; who is woken claims whole batches
 
 # Recognised by prefix: user payloads are opaque to a store.
 _PROGRESS = re.compile(rb'\{"e":"step:(?:done"|error",(?:"t":\d+,)?"final":true)')
@@ -37,8 +40,8 @@ class Run:
     epoch: int = 0
     token: str = ""
     incarnation: str | None = None
-    # The last token that an owner gave up by itself, and how: a repeated call gets the same answer.
-    given_up: tuple[str, str] = ("", "")
+    # The last token that was given up, and how: the repeated call gets the same answer.
+    given_up: tuple[str, Release | None] = ("", None)
     claimed_length: int = 0
     lost: int = 0  # losses without progress
     futile: int = 0  # consecutive attempts without progress
@@ -112,10 +115,10 @@ class Shard:
         run.status = "queued"
         run.updated_ms = now
 
-    def postpone(self, run: Run, due_ms: int, now: int) -> None:
-        """Let an unowned run sleep until `due_ms`."""
+    def postpone(self, run: Run, due_ms: int, status: Status, now: int) -> None:
+        """Keep an unowned run from being claimed until `due_ms`."""
         self.timers[run.ref.run_id] = due_ms
-        run.status = "sleeping"
+        run.status = status
         run.updated_ms = now
 
     def lock(self, run: Run, incarnation: str, nonce: str, expires_ms: int, now: int) -> None:
@@ -129,7 +132,7 @@ class Shard:
         self.running[run.ref.run_id] = expires_ms
         self.held.setdefault(incarnation, set()).add(run.ref.run_id)
 
-    def unlock(self, run: Run) -> None:
+    def unlock(self, run: Run, how: Release) -> None:
         """Take the run from its owner, whose token is void from now on."""
         run_id, owner = run.ref.run_id, run.incarnation or ""
         del self.running[run_id]
@@ -137,15 +140,16 @@ class Shard:
         self.held[owner].discard(run_id)
         if not self.held[owner]:
             del self.held[owner]
+        run.given_up = (run.token, how)
         run.token = ""
         run.incarnation = None
 
-    def wake_one(self, now: int) -> None:
-        """Tell the member that has been hungry longest, if there is one."""
+    def wake(self, claimable: int, now: int) -> None:
+        """Tell the members that have been hungry longest, one for each claimable run."""
         for member in [name for name, until in self.hungry.items() if until <= now]:
             del self.hungry[member]
-        if self.hungry:
-            member = min(self.hungry, key=lambda name: (self.hungry[name], name))
+        longest = sorted(self.hungry, key=lambda name: (self.hungry[name], name))
+        for member in longest[: min(claimable, MOST_WOKEN)]:
             del self.hungry[member]
             self.tell(member, "work")
 

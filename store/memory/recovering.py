@@ -7,12 +7,12 @@ except in the settlement of its dead owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from pyrula.workflows.stores.base import Fired, Scanned, Settled
 from pyrula.workflows.stores.events import RunRequeued, pack
 from pyrula.workflows.stores.memory.owning import send_back
-from pyrula.workflows.stores.memory.records import Run, Shard
+from pyrula.workflows.stores.memory.records import Shard
 
 TOMBSTONE_MS = 600_000  # requests of the dead can arrive long after its settlement
 
@@ -24,33 +24,34 @@ def fire_timers(shard: Shard, *, limit: int, now: int) -> Fired:
     due = sorted((at, run_id) for run_id, at in shard.timers.items() if at <= now)[:limit]
     for _, run_id in due:
         shard.enqueue(shard.runs[run_id], now)
-    if due:
-        shard.wake_one(now)
+    shard.wake(len(due), now)
     return Fired(count=len(due), next_due_ms=min(shard.timers.values(), default=None), now_ms=now)
 
 
 def scan_orphans(
     shard: Shard, *, lock_ttl_ms: int, limit: int, jitter: Jitter, now: int
 ) -> Scanned:
-    """Requeue suspects that were not renewed, then suspect those that missed a renewal."""
+    """Requeue suspects that lapsed without a renewal, then suspect those that missed one."""
     third = lock_ttl_ms // 3
-    ripe = [run_id for run_id, at in shard.suspects.items() if at + third <= now][:limit]
-    lapsed = [run_id for run_id in ripe if shard.running[run_id] <= now]
-    for run_id in lapsed:
-        _lose(shard, shard.runs[run_id], counts=True, cause=None, jitter=jitter, now=now)
-    late = sorted(
-        (expires, run_id)
+    ripe = [run_id for run_id in shard.suspects if _ripe_at(shard, run_id, third) <= now][:limit]
+    _lose(shard, ripe, jitter=jitter, now=now)
+    late = [
+        run_id
         for run_id, expires in shard.running.items()
         if expires - now <= third and run_id not in shard.suspects
-    )[:limit]
-    for _, run_id in late:
+    ]
+    for run_id in late:
         shard.suspects[run_id] = now
-    looks = [at + third - now for at in shard.suspects.values()]
+    looks = [_ripe_at(shard, run_id, third) - now for run_id in shard.suspects]
     return Scanned(
         suspected=len(late),
-        requeued=len(lapsed),
-        look_again_ms=max(0, min(looks)) if looks else None,
+        requeued=len(ripe),
+        look_again_ms=max(1, min(looks)) if looks else None,
     )
+
+
+def _ripe_at(shard: Shard, run_id: str, third: int) -> int:
+    return max(shard.running[run_id], shard.suspects[run_id] + third)
 
 
 def settle_death(
@@ -66,19 +67,15 @@ def settle_death(
     """Bury the incarnation, then hand on what it held."""
     shard.tombs[incarnation] = now + TOMBSTONE_MS
     shard.hungry.pop(incarnation, None)
-    shard.claims.pop(incarnation, None)
     theirs = sorted(shard.held.get(incarnation, ()))
-    for run_id in theirs[:limit]:
-        counts = lost is None or run_id in lost
-        _lose(shard, shard.runs[run_id], counts=counts, cause=cause, jitter=jitter, now=now)
+    _lose(shard, theirs[:limit], blamed=lost, cause=cause, jitter=jitter, now=now)
     return Settled(requeued=len(theirs[:limit]), more=len(theirs) > limit)
 
 
 def recover_pending(shard: Shard, *, jitter: Jitter, now: int) -> int:
     """Requeue everything whose lock has lapsed, without a second look."""
     lapsed = sorted(run_id for run_id, expires in shard.running.items() if expires <= now)
-    for run_id in lapsed:
-        _lose(shard, shard.runs[run_id], counts=True, cause=None, jitter=jitter, now=now)
+    _lose(shard, lapsed, jitter=jitter, now=now)
     return len(lapsed)
 
 
@@ -91,12 +88,23 @@ def sweep(shard: Shard, *, limit: int, now: int) -> int:
 
 
 def _lose(
-    shard: Shard, run: Run, *, counts: bool, cause: str | None, jitter: Jitter, now: int
+    shard: Shard,
+    run_ids: Sequence[str],
+    *,
+    blamed: Collection[str] | None = None,
+    cause: str | None = None,
+    jitter: Jitter,
+    now: int,
 ) -> None:
-    # A loss that doesn't count was nobody's fault of this run, so it doesn't wait for it either.
-    run.note_progress()
-    run.lost += counts
-    event = RunRequeued(t=now, reason="worker_lost", lost=run.lost, cause=cause)
-    run.journal.append(pack(event))
-    shard.unlock(run)
-    send_back(shard, run, jitter=jitter() if counts else None, now=now)
+    claimable = 0
+    for run_id in run_ids:
+        run = shard.runs[run_id]
+        counts = blamed is None or run_id in blamed
+        run.note_progress()
+        run.lost += counts
+        event = RunRequeued(t=now, reason="worker_lost", lost=run.lost, cause=cause)
+        run.journal.append(pack(event))
+        shard.unlock(run, "taken")
+        # A loss that doesn't count was not this run's doing, so it doesn't wait for it either.
+        claimable += send_back(shard, run, jitter=jitter() if counts else None, now=now)
+    shard.wake(claimable, now)

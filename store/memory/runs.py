@@ -47,10 +47,10 @@ def submit(shard: Shard, submission: Submission, now: int) -> bool:
     shard.done.pop(run_id, None)
     shard.runs[run_id] = run
     if submission.delay_ms > 0:
-        shard.postpone(run, now + submission.delay_ms, now)
+        shard.postpone(run, now + submission.delay_ms, "queued", now)
     else:
         shard.enqueue(run, now)
-        shard.wake_one(now)
+        shard.wake(1, now)
     return True
 
 
@@ -65,9 +65,9 @@ def cancel(shard: Shard, ref: RunRef, now: int) -> Status:
     run.flags |= Flag.CANCEL
     if run.incarnation:
         shard.tell(run.incarnation, "cancel", ref.run_id)
-    elif status != "queued":
+    elif status == "waiting" or ref.run_id in shard.timers:
         shard.enqueue(run, now)
-        shard.wake_one(now)
+        shard.wake(1, now)
     return status
 
 

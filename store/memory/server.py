@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from pyrula.workflows.stores.base import Hint, Registration
@@ -79,7 +79,7 @@ class MemoryServer:
         return int(self.clock.wall() * 1_000)
 
     @contextlib.contextmanager
-    def transition(self, workflow: str, number: int) -> Iterator[tuple[Shard, int]]:
+    def transition(self, workflow: str, number: int) -> Generator[tuple[Shard, int], None, None]:
         """One atomic step in one shard; gives the shard and store time."""
         with self._lock:
             self.check_up()

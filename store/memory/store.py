@@ -63,7 +63,7 @@ class MemoryStore:
         return self.server.now_ms()
 
     async def open(self) -> None:
-        """There is nothing to connect to; refuses while the server is down."""
+        """Nothing to connect to; raises `StoreUnavailable` while the server is down."""
         await self.ping()
 
     async def close(self) -> None:
@@ -120,8 +120,8 @@ class MemoryStore:
 
     def _append(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.AppendReply:
         maxlen = self.server.maxlen
-        with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
-            return owning.append(shard, lock, first_seq, events, maxlen=maxlen, now=now)
+        with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, _):
+            return owning.append(shard, lock, first_seq, events, maxlen=maxlen)
 
     async def read_journal(
         self, ref: RunRef, first_seq: int, *, max_events: int = 1_000, max_bytes: int = 8 << 20
