@@ -1,0 +1,19 @@
+-- Requeues runs whose locks have lapsed, at the word of a person: one look only.
+--
+-- KEYS[1] shard prefix
+-- ARGV[2] most runs to requeue (at most 250)
+-- ARGV[3] jitter, 0 to 1
+-- Returns how many were requeued.
+-- include: now_ms, take_from_dead, wake_hungry
+local shard, limit, jitter = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local now = now_ms()
+
+local lapsed = redis.call('ZRANGEBYSCORE', shard .. 'running', '-inf', now, 'LIMIT', 0, limit)
+local claimable = 0
+for i, id in ipairs(lapsed) do
+  if take_from_dead(shard, id, now, 'worker_lost', '', (jitter + i * 0.618) % 1, 1) then
+    claimable = claimable + 1
+  end
+end
+for _ = 1, math.min(claimable, 8) do wake_hungry(shard, now) end
+return #lapsed
