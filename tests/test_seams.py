@@ -15,7 +15,7 @@ BEHIND_SEAMS = (
     *("datetime.date.today", "datetime.datetime.now", "datetime.datetime.today"),
     *("datetime.datetime.utcnow",),
 )
-# Neither draws, nor waits, nor starts anything, nor tells the time. `Thread` as a type only, see below.
+# Neither draws, waits, starts anything nor tells the time; `Thread` as a type only, see below.
 HARMLESS = (
     *("random.Random", "uuid.UUID"),  # derived from a run's identity, the same at each replay
     *("threading.Lock", "threading.RLock", "threading.Thread", "threading.current_thread"),
