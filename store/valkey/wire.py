@@ -21,6 +21,11 @@ import hiredis
 
 Argument = str | bytes | int | float
 Reply = Any
+# The stub of hiredis says "a tuple of one", and nothing about the result.
+_pack = cast(
+    "Callable[[tuple[Argument, ...]], bytes]",
+    hiredis.pack_command,  # pyright: ignore[reportUnknownMemberType]
+)
 
 
 class WireError(Exception):
@@ -91,7 +96,7 @@ class Connection(asyncio.Protocol):
         if self.lost is not None:
             _fail(future, NotSent(self.lost))
             return future
-        packed = hiredis.pack_command(args)
+        packed = _pack(args)
         self._waiting.append((future, args))
         self._outbox.append(packed)
         if not self._flush_scheduled:
@@ -112,7 +117,7 @@ class Connection(asyncio.Protocol):
         """Send a request whose replies go to `on_push` (SUBSCRIBE, and PING beside it)."""
         if self.lost is None:
             self.flush()
-            self._transport.write(hiredis.pack_command(args))
+            self._transport.write(_pack(args))
 
     def ping(self) -> None:
         """Provoke a reply, whatever mode the connection is in."""
@@ -213,14 +218,14 @@ class Connection(asyncio.Protocol):
         self, future: asyncio.Future[Reply], args: tuple[Argument, ...], error: ServerError
     ) -> None:
         if error.code == "NOSCRIPT" and args[0] == b"EVALSHA":
-            source = self._scripts.get(args[1])
-            if source is not None:
-                self._repair(future, args, source)
+            sha = args[1]
+            if isinstance(sha, bytes) and sha in self._scripts:
+                self._repair(future, args, sha)
                 return
         _fail(future, error)
 
     def _repair(
-        self, future: asyncio.Future[Reply], args: tuple[Argument, ...], source: bytes
+        self, future: asyncio.Future[Reply], args: tuple[Argument, ...], sha: bytes
     ) -> None:
         """Run a forgotten script again, teaching it to the server on the way.
 
@@ -229,12 +234,11 @@ class Connection(asyncio.Protocol):
         at least one call succeed, so this ends whatever the rate of SCRIPT FLUSH, and a script
         that the server can't compile fails its caller instead of being loaded for ever.
         """
-        sha = bytes(args[1])
         if sha in self._repairing:
             again = self.call(*args)
         else:
             self._repairing.add(sha)
-            again = self.call(b"EVAL", source, *args[2:])
+            again = self.call(b"EVAL", self._scripts[sha], *args[2:])
             again.add_done_callback(lambda _: self._repairing.discard(sha))
         again.add_done_callback(lambda done: _copy(done, future))
 

