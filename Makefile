@@ -14,17 +14,17 @@ install: $(STAMP) ## make .venv with everything the other targets need
 
 # A venv counts as installed once the stamp is younger than pyproject.toml. pip < 25.1 has no --group.
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Python >= 3.11 is needed, $(PYTHON) is %d.%d: make PYTHON=python3.12" % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Python >= 3.11 is needed, $(PYTHON) is %d.%d: make PYTHON=python3.12" % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[embedded]" --group dev
+	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -e ".[embedded]" --group dev
 	touch $@
 
 demo: $(STAMP) ## index the standard library with 4 workers and kill one on the way
 	$(BIN)/python -m examples.stdlib_index
 
 test: $(STAMP) ## all tests, on this Python
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -n logical --dist worksteal
 
 test-all: $(STAMP) ## all tests on every supported Python that this machine has
 	@bash .ci/test-all $(PYTHONS)
