@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from importlib import resources
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from pyrula.workflows.stores.valkey.codes import Code
 from pyrula.workflows.stores.valkey.url import StoreUrl
@@ -56,7 +58,7 @@ class ScriptBuild:
     @property
     def sha(self) -> str:
         """What EVALSHA calls the script by."""
-        return _sha1(self.source)
+        return sha1(self.source)
 
     @property
     def plain(self) -> str:
@@ -110,6 +112,32 @@ def upgrade_scripts(url: str) -> str:
         server.close()
 
 
+def blocking_client(url: StoreUrl, *, timeout: float) -> redis.Redis:
+    """A redis-py client without retries; every wait is bounded by `timeout` seconds."""
+    common = {
+        "username": url.user,
+        "password": url.password.reveal() if url.password else None,
+        "db": url.db,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "single_connection_client": True,
+    }
+    if url.path:
+        return redis.Redis(unix_socket_path=url.path, **common)
+    if url.tls:
+        return redis.Redis(
+            host=url.host,
+            port=url.port,
+            ssl=True,
+            ssl_cert_reqs="required" if url.verify else "none",
+            ssl_check_hostname=url.verify,
+            ssl_ca_certs=url.ca_certs,
+            **common,
+        )
+    return redis.Redis(host=url.host, port=url.port, **common)
+
+
 def _parse(file: tuple[str, str]) -> Script:
     file_name, text = file
     match = _FILE_NAME.fullmatch(file_name)
@@ -155,5 +183,6 @@ def _put_codes(text: str, name: str) -> str:
     return _CODE.sub(number, text)
 
 
-def _sha1(source: str) -> str:
+def sha1(source: str) -> str:
+    """What EVALSHA calls `source` by."""
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()

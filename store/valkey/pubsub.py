@@ -55,6 +55,11 @@ class Subscription:
         """Begin connecting, and keep at it until `close()`."""
         self._link.start()
 
+    @property
+    def up(self) -> bool:
+        """Whether messages can arrive now."""
+        return self._link.up
+
     async def close(self) -> None:
         """Stop; whoever still waits for a subscription gets False."""
         await self._link.close()

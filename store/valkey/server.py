@@ -63,7 +63,9 @@ def check_server(info: Mapping[str, str], url: str, *, allow_eviction: bool) -> 
             code="store_evicts",
         )
     if info.get("aof_enabled") == "0":
-        log.warning("store_without_aof", url=url, hint="set appendonly yes, or a restart loses runs")
+        log.warning(
+            "store_without_aof", url=url, hint="set appendonly yes, or a restart loses runs"
+        )
     return server
 
 
@@ -77,7 +79,9 @@ def _identify(info: Mapping[str, str], url: str) -> ServerInfo:
     valkey = info.get("valkey_version")
     text = valkey or info.get("redis_version")
     if text is None:
-        raise WrongServer(f"expected a Valkey or Redis server at {url}, found one without a version")
+        raise WrongServer(
+            f"expected a Valkey or Redis server at {url}, found one without a version"
+        )
     version = tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
     product, least = ("Valkey", LEAST_VALKEY) if valkey else ("Redis", LEAST_REDIS)
     if version < least:
