@@ -61,6 +61,10 @@ class Spawner(Protocol):
         """Start a daemon thread named `name` that runs `target`."""
         ...
 
+    def flag(self) -> threading.Event:
+        """A flag that threads wait on, with a timeout in seconds."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -98,6 +102,10 @@ class ThreadSpawner:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread
+
+    def flag(self) -> threading.Event:
+        """A flag that threads wait on, with a timeout in seconds."""
+        return threading.Event()
 
 
 def _rng() -> Rng:

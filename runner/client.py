@@ -1,0 +1,296 @@
+"""Submitting runs and awaiting their results.
+
+Owns `WorkflowClient` and `RunHandle`: ids and idempotency keys, where a run is placed, and waiting
+that is woken instead of polled. Refuses to run workflows; it needs nothing but a store, so a client
+may know workflows only by name.
+
+Waiting: one reply channel per client. Subscribe, have it acknowledged, then register with the run
+and look in one step (`Store.watch`), then wait: whatever happens after the look is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from pyrula.workflows.engine.payload import encode
+from pyrula.workflows.engine.registry import definition_of
+from pyrula.workflows.engine.replay import replay_all_events
+from pyrula.workflows.shards.hashing import shard_of
+from pyrula.workflows.stores.base import TERMINAL, Hint, Listener, RunInfo, RunRef, Status, Store
+from pyrula.workflows.stores.base import Submission, Watch
+from pyrula.workflows.stores.errors import (
+    ConflictError,
+    InvalidInputError,
+    ResultTimeout,
+    RunCancelledError,
+    RunFailedError,
+    RunNotFoundError,
+)
+from pyrula.workflows.stores.events import AnyEvent, Raw, RunComplete, RunError, RunInit
+from pyrula.workflows.stores.events import UnknownEvent, pack, unpack
+from pyrula.workflows.stores.names import check_owner, check_run_id, check_workflow_name
+from pyrula.workflows.stores.seams import Seams
+
+T = TypeVar("T")
+PARAMS_LIMIT = 1 << 20
+POLL_S = 1.0  # the floor when a wake-up is lost or can't arrive
+
+
+class RunHandle:
+    """One run, by workflow name and id; cheap to make, knows nothing until asked."""
+
+    def __init__(self, client: WorkflowClient, name: str, run_id: str) -> None:
+        self._client = client
+        self.name = name
+        self.run_id = run_id
+
+    async def info(self) -> RunInfo:
+        """What is known of the run. Raises `RunNotFoundError`."""
+        return await self._client.store.info(await self._client.ref(self.name, self.run_id))
+
+    async def status(self) -> Status:
+        """The status word. Raises `RunNotFoundError`."""
+        return (await self.info()).status
+
+    async def result(self, timeout: float | None = None, *, as_type: type[T] | None = None) -> Any:
+        """Wait (seconds; None for ever) until the run ended and return what it returned.
+
+        Raises `RunFailedError`, `RunCancelledError`, `ResultTimeout`, `RunNotFoundError`.
+        """
+        terminal = await self._client.terminal(self, timeout)
+        if isinstance(terminal, RunError):
+            raise _run_failure(terminal)
+        return msgspec.json.decode(bytes(terminal.result), type=as_type or Any)
+
+    async def events(self) -> list[AnyEvent | UnknownEvent]:
+        """The run's whole journal. Raises `RunNotFoundError`, `TruncatedHistoryError`."""
+        return await replay_all_events(self._client.store, self.name, self.run_id)
+
+    async def cancel(self) -> None:
+        """Ask the run to end. Raises `RunFinishedError`, `RunNotFoundError`."""
+        await self._client.store.cancel(await self._client.ref(self.name, self.run_id))
+
+
+class WorkflowClient:
+    """Submits and follows runs in `store`, which it opens at first use and leaves open.
+
+    >>> client = WorkflowClient(store)                              # doctest: +SKIP
+    >>> run = await client.submit("sync_account", {"account": "a-1"}, owner="tenant-42")
+    ... # doctest: +SKIP
+    >>> await run.result(timeout=30)                                # doctest: +SKIP
+    """
+
+    def __init__(self, store: Store, *, seams: Seams | None = None) -> None:
+        self.store = store
+        self._seams = seams or Seams()
+        self._member = f"client-{self._seams.ids.token()[:20]}"
+        self._counts: dict[str, int] = {}
+        self._listener: Listener | None = None
+        self._opening = asyncio.Lock()
+        self._watched: dict[tuple[str, str], set[asyncio.Event]] = {}
+        self._arrived: dict[tuple[str, str], bytes] = {}
+        self._opened = False
+
+    def handle(self, name: str | Callable[..., Any], run_id: str) -> RunHandle:
+        """A handle on a run that exists (or not: asking it tells)."""
+        return RunHandle(self, _name_of(name), run_id)
+
+    async def submit(
+        self,
+        workflow: str | Callable[..., Any],
+        params: Mapping[str, Any] | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | timedelta | None = None,
+        trigger: str = "api",
+    ) -> RunHandle:
+        """Accept a run; it is durable when this returns.
+
+        `owner` is the tenant; `delay` (seconds ≥ 0 or timedelta) postpones the first claim. The same
+        `run_id` or `idempotency_key` again gives the same run. Raises `InvalidInputError` for names,
+        ids or params that break a rule, `ConflictError` `run_exists` or `idempotency_mismatch` when
+        the id or key belongs to a submission with other params.
+        """
+        name = check_workflow_name(_name_of(workflow))
+        given = _checked_params(params)
+        chosen = self._run_id(name, run_id, idempotency_key)
+        ref = await self.ref(name, chosen)
+        now_ms = int(self._seams.clock.wall() * 1000)
+        init = RunInit(
+            t=now_ms,
+            name=name,
+            params=Raw(given),
+            trigger=trigger,
+            owner=None if owner is None else check_owner(owner),
+        )
+        submission = Submission(
+            ref=ref,
+            init=pack(init),
+            digest=hashlib.sha256(name.encode() + b"\0" + given).hexdigest()[:32],
+            owner=owner,
+            delay_ms=_delay_ms(delay),
+        )
+        try:
+            await self.store.submit(submission)
+        except ConflictError as error:
+            if idempotency_key is None:
+                raise
+            raise ConflictError(
+                f"expected idempotency key {idempotency_key!r} to come with the params it was "
+                "first used with, found others; use a new key for a new submission",
+                code="idempotency_mismatch",
+            ) from error
+        return RunHandle(self, name, chosen)
+
+    async def close(self) -> None:
+        """Stop listening for results; the store is left open."""
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+
+    async def ref(self, name: str, run_id: str) -> RunRef:
+        """Where the run lives, by the shard count recorded for its name."""
+        count = self._counts.get(name)
+        if count is None:
+            if not self._opened:
+                await self.store.open()
+                self._opened = True
+            count = (await self.store.register(name, serving=False)).shard_count
+            self._counts[name] = count
+        return RunRef(name, run_id, shard_of(run_id, count))
+
+    async def terminal(self, run: RunHandle, timeout: float | None) -> RunComplete | RunError:  # noqa: ASYNC109  part of the public contract
+        """The terminal event of a run, waiting for it at most `timeout` seconds."""
+        ref = await self.ref(run.name, run.run_id)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._awaited(ref)
+        except TimeoutError as error:
+            raise ResultTimeout(
+                f"expected run {run.run_id} to end within {timeout} s, found it still going; "
+                "it goes on, ask again"
+            ) from error
+
+    # Waiting
+
+    async def _awaited(self, ref: RunRef) -> RunComplete | RunError:
+        await self._listen()
+        key = (ref.workflow, ref.run_id)
+        woken = asyncio.Event()
+        self._watched.setdefault(key, set()).add(woken)
+        try:
+            while True:
+                told = self._arrived.get(key)
+                watch = None if told else await self.store.watch(ref, self._member)
+                terminal = told or await self._terminal_bytes(ref, watch)
+                if terminal is not None:
+                    return _terminal_event(terminal)
+                woken.clear()
+                await self._woken(woken)
+        finally:
+            waiting = self._watched[key]
+            waiting.discard(woken)
+            if not waiting:
+                del self._watched[key]
+                self._arrived.pop(key, None)
+
+    async def _terminal_bytes(self, ref: RunRef, watch: Watch | None) -> bytes | None:
+        if watch is None or watch.status not in TERMINAL:
+            return None
+        if watch.terminal is not None:
+            return watch.terminal
+        info = await self.store.info(ref)
+        return (await self.store.read_journal(ref, info.events)).events[-1]
+
+    async def _woken(self, woken: asyncio.Event) -> None:
+        degraded = self._listener is None or self._listener.degraded
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S if degraded else 30 * POLL_S):
+                await woken.wait()
+
+    async def _listen(self) -> None:
+        async with self._opening:
+            if self._listener is None:
+                self._listener = await self.store.listen(
+                    self._member, self._on_hint, self._on_gap
+                )
+
+    def _on_hint(self, hint: Hint) -> None:
+        key = (hint.workflow, hint.run_id)
+        waiting = self._watched.get(key)
+        if hint.kind != "done" or not waiting:
+            return
+        if hint.terminal is not None:
+            self._arrived[key] = hint.terminal
+        for woken in waiting:
+            woken.set()
+
+    def _on_gap(self) -> None:
+        for waiting in self._watched.values():
+            for woken in waiting:
+                woken.set()
+
+    def _run_id(self, name: str, run_id: str | None, key: str | None) -> str:
+        if run_id is not None:
+            return check_run_id(run_id)
+        if key is None:
+            return self._seams.ids.token()
+        if not key.strip() or len(key) > 1_024:
+            raise InvalidInputError(
+                "expected an idempotency key of 1 to 1024 characters, found "
+                f"{len(key)} of them; choose another",
+                code="invalid_idempotency_key",
+            )
+        return hashlib.sha256(f"{name}\0{key}".encode()).hexdigest()[:32]
+
+
+def _name_of(workflow: str | Callable[..., Any]) -> str:
+    return workflow if isinstance(workflow, str) else definition_of(workflow).name
+
+
+def _checked_params(params: Any) -> bytes:
+    given = {} if params is None else params
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise InvalidInputError(
+            "expected params to be an object of keyword parameters, found "
+            f"{type(params).__qualname__}; write them as a dict with string keys",
+            code="invalid_params",
+        )
+    return encode(dict(sorted(given.items())), "the params of the run", PARAMS_LIMIT)
+
+
+def _delay_ms(delay: float | timedelta | None) -> int:
+    if delay is None:
+        return 0
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not 0 <= seconds < 10**10:
+        raise InvalidInputError(
+            f"expected a delay of 0 seconds or more, found {delay!r}", code="invalid_delay"
+        )
+    return round(seconds * 1000)
+
+
+def _terminal_event(raw: bytes) -> RunComplete | RunError:
+    event = unpack(raw)
+    if isinstance(event, RunComplete | RunError):
+        return event
+    raise RunNotFoundError(
+        "expected the run's last event to be terminal, found another; its journal was trimmed"
+    )
+
+
+def _run_failure(event: RunError) -> RunFailedError | RunCancelledError:
+    if event.code == "cancelled":
+        return RunCancelledError(event.message)
+    return RunFailedError(
+        event.message, code=event.code, error_type=event.error_type, detail=event.detail
+    )
