@@ -1,6 +1,6 @@
 """The blocking side: lock renewal from a thread of its own, over a connection of its own.
 
-Owns the renewer. It shares nothing with the loop's thread, so that a loop that is blocked can't keep
+Owns the renewer. It shares nothing with the loop's thread, so that a blocked loop can't keep
 its locks from being renewed. Refuses to retry: a renewal that failed is due again soon, and its
 caller knows better than a client library what to do.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
-import redis
+from redis.exceptions import NoScriptError, RedisError
 
 from pyrula.workflows.stores.base import Flag, Lock, RenewReply
 from pyrula.workflows.stores.errors import PyrulaError, StoreUnavailable
@@ -31,7 +32,7 @@ class ValkeyRenewer:
         self._keys = keys
         self._source = source
         self._sha = sha1(source)
-        self._client: redis.Redis | None = None
+        self._client: Any = None
 
     def renew(self, locks: Sequence[Lock], ttl_ms: int) -> list[RenewReply]:
         """One reply per lock, in order; one pipeline whatever their number.
@@ -60,24 +61,24 @@ class ValkeyRenewer:
     def _run(self, requests: list[list[str | int]]) -> list[list[int]]:
         try:
             replies = self._pipeline(requests)
-            if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
+            if any(isinstance(reply, NoScriptError) for reply in replies):
                 # A renewal that did run is repeated with the others: it only renews again.
                 self._connected().script_load(self._source)
                 replies = self._pipeline(requests)
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (RedisError, OSError) as error:
             raise self._unavailable(error) from None
         for reply in replies:
             if isinstance(reply, Exception):
                 raise self._unavailable(reply)
         return replies
 
-    def _pipeline(self, requests: list[list[str | int]]) -> list[list[int]]:
+    def _pipeline(self, requests: list[list[str | int]]) -> list[Any]:
         pipeline = self._connected().pipeline(transaction=False)
         for request in requests:
             pipeline.execute_command("EVALSHA", self._sha, 1, *request)
         return list(pipeline.execute(raise_on_error=False))
 
-    def _connected(self) -> redis.Redis:
+    def _connected(self) -> Any:
         if self._client is None:
             self._client = blocking_client(self._url, timeout=TIMEOUT_S)
         return self._client

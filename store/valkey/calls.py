@@ -37,10 +37,20 @@ from pyrula.workflows.stores.valkey.wire import (
 PATIENCE_S = 1.0
 
 _AWAY = frozenset(
-    "LOADING BUSY MISCONF OOM READONLY CLUSTERDOWN TRYAGAIN NOREPLICAS MASTERDOWN".split()
+    {
+        "LOADING",
+        "BUSY",
+        "MISCONF",
+        "OOM",
+        "READONLY",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "NOREPLICAS",
+        "MASTERDOWN",
+    }
 )
-_NOT_ALLOWED = frozenset("NOAUTH WRONGPASS NOPERM".split())
-_CLUSTER = frozenset("MOVED ASK CROSSSLOT".split())
+_NOT_ALLOWED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+_CLUSTER = frozenset({"MOVED", "ASK", "CROSSSLOT"})
 
 Request = tuple[Argument, ...]
 
@@ -63,7 +73,7 @@ class Caller:
         self.link = Link(url, on_connect=on_connect, on_up=on_up)
 
     async def open(self, timeout: float) -> None:
-        """Connect within `timeout` seconds. Raises `WrongServer`, `StoreUnavailable`, …"""
+        """Connect within `timeout` seconds. Raises `WrongServer`, `StoreUnavailable` and more."""
         self.link.start()
         try:
             await self.link.ready(timeout)
@@ -102,10 +112,13 @@ class Caller:
         """Run one plain command, which must be harmless when repeated."""
         return await self.answer(args)
 
-    async def answer(self, request: Request) -> Reply:
-        """Send, and send again after a lost answer until patience ends."""
+    async def answer(self, request: Request, sent: asyncio.Future[Reply] | None = None) -> Reply:
+        """Send, and send again after a lost answer until patience ends.
+
+        `sent` is the future of the request if it is on its way already.
+        """
         try:
-            return await self.link.call(*request)
+            return await (sent or self.link.call(*request))
         except (NotSent, OutcomeUnknown) as error:
             return await self.again(request, error)
         except ServerError as error:

@@ -6,7 +6,7 @@ events pass through as the bytes they are.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pyrula.workflows.stores.base import (
     AppendReply,
@@ -31,7 +31,8 @@ def append_reply(reply: Reply, run_id: str) -> AppendReply:
     """The reply of `append_events`; raises what it refused."""
     if type(reply) is int:
         raise refusal(reply, f"run {run_id}")
-    return AppendReply(reply[0], FLAGS[reply[1]])
+    length, bits = cast("tuple[int, int]", reply)
+    return AppendReply(length, FLAGS[bits])
 
 
 def claim_reply(reply: Reply, request: ClaimRequest) -> ClaimReply:
@@ -58,9 +59,9 @@ def run_info(row: list[Any], ref: RunRef) -> RunInfo:
 
 
 def hint(message: bytes) -> Hint | None:
-    """A published message; None for one that this build doesn't know.
+    r"""A published message; None for one that this build doesn't know.
 
-    >>> hint(b"w\\norder\\n7")
+    >>> hint(b"w\norder\n7")
     Hint(kind='work', workflow='order', shard=7, run_id='', terminal=None)
     """
     kind, *fields = message.split(b"\n", 4)
@@ -92,6 +93,6 @@ def _claimed(row: list[Any], request: ClaimRequest) -> Claimed:
         page=page,
         length=length,
         trimmed=trimmed,
-        flags=FLAGS[flags],
+        flags=FLAGS[int(flags)],
         lost=lost,
     )

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -112,9 +113,12 @@ def upgrade_scripts(url: str) -> str:
         server.close()
 
 
-def blocking_client(url: StoreUrl, *, timeout: float) -> redis.Redis:
-    """A redis-py client without retries; every wait is bounded by `timeout` seconds."""
-    common = {
+def blocking_client(url: StoreUrl, *, timeout: float) -> Any:
+    """A redis-py client without retries; every wait is bounded by `timeout` seconds.
+
+    Untyped: the client's own annotations mix its blocking and its async results.
+    """
+    options: dict[str, Any] = {
         "username": url.user,
         "password": url.password.reveal() if url.password else None,
         "db": url.db,
@@ -124,18 +128,17 @@ def blocking_client(url: StoreUrl, *, timeout: float) -> redis.Redis:
         "single_connection_client": True,
     }
     if url.path:
-        return redis.Redis(unix_socket_path=url.path, **common)
+        options["unix_socket_path"] = url.path
+    else:
+        options |= {"host": url.host, "port": url.port}
     if url.tls:
-        return redis.Redis(
-            host=url.host,
-            port=url.port,
-            ssl=True,
-            ssl_cert_reqs="required" if url.verify else "none",
-            ssl_check_hostname=url.verify,
-            ssl_ca_certs=url.ca_certs,
-            **common,
-        )
-    return redis.Redis(host=url.host, port=url.port, **common)
+        options |= {
+            "ssl": True,
+            "ssl_cert_reqs": "required" if url.verify else "none",
+            "ssl_check_hostname": url.verify,
+            "ssl_ca_certs": url.ca_certs,
+        }
+    return redis.Redis(**options)
 
 
 def _parse(file: tuple[str, str]) -> Script:

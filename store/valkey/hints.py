@@ -54,7 +54,7 @@ class ValkeyListener:
         self._closed = True
         await self._subscription.close()
 
-    def _heard(self, channel: bytes, payload: bytes) -> None:  # noqa: ARG002
+    def _heard(self, channel: bytes, payload: bytes) -> None:
         hint = decode.hint(payload)
         if hint is not None and not self._closed:
             self._on_hint(hint)

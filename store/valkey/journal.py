@@ -33,6 +33,7 @@ class Appending:
         caller: Caller,
         request: Request,
         future: asyncio.Future[Reply],
+        *,
         lock: Lock,
         prefix: str,
         maxlen: int,

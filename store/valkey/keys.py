@@ -2,15 +2,15 @@
 
 Owns the names of keys, channels and the fields of a run's hash. Everything that one transition
 touches shares one hash tag, `<ns>:{<workflow>.<shard>}:`, so a cluster keeps it together and a
-failover rolls it back together. Scripts get that prefix as KEYS[1] and append a kind from the table.
+failover rolls it back together. Scripts get that prefix as KEYS[1] and append a kind of the table.
 
 Refuses keys outside the table: a checker in the tests holds the server's key space against it.
 
 Fields of `run:<id>`: `st` status, `tok` token (empty without an owner), `last`/`lastop` the last
 token and how it ended, `ep` epoch, `inc` owning incarnation, `flags`, `sc` FIFO score, `dg` digest,
-`own` tenant, `ct`/`ut` created and updated, `due`, `len0` journal length at claim, `att` attempts in
-a row without progress, `lost` losses in a row, `trimmed`, `waiters` members to tell about the end,
-`cop`/`cst` the last cancel's operation id and answer.
+`own` tenant, `ct`/`ut` created and updated, `due`, `len0` journal length at claim, `att` attempts
+in a row without progress, `lost` losses in a row, `trimmed`, `waiters` members to tell about the
+end, `cop`/`cst` the last cancel's operation id and answer.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ class ServerInfo:
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """The `key:value` lines of an INFO reply.
+    r"""The `key:value` lines of an INFO reply.
 
-    >>> parse_info("# Server\\r\\nredis_mode:standalone\\r\\n")
+    >>> parse_info("# Server\r\nredis_mode:standalone\r\n")
     {'redis_mode': 'standalone'}
     """
     lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))

@@ -1,8 +1,8 @@
 """A store's connections, and who is at the other end.
 
 Owns opening and closing, the checks at first contact, the comparison of the store id at each, and
-the count of contacts. Refuses traffic to a server that fails them: the link asks here before it lets
-a request through.
+the count of contacts. Refuses traffic to a server that fails them: the link asks here before
+it lets a request through.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Session:
             await self._contact.wait()
         return self.contacts
 
-    async def _meet(self, connection: Connection, first: bool) -> None:  # noqa: ARG002, FBT001
+    async def _meet(self, connection: Connection, first: bool) -> None:  # noqa: FBT001
         if self._server is None:
             self._server = await self._inspect(connection)
             shebang = self._server.knows_shebang
@@ -115,7 +115,7 @@ class Session:
             parse_info(info.decode()), url, allow_eviction=self._config.allow_eviction
         )
 
-    def _note_contact(self, first: bool) -> None:  # noqa: ARG002, FBT001
+    def _note_contact(self, first: bool) -> None:  # noqa: FBT001
         self._contact.set()
         self._contact = asyncio.Event()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pyrula.workflows.stores import base
 from pyrula.workflows.stores.base import Lock, RunRef
@@ -34,7 +34,7 @@ MOST_CLAIMED = 256
 MOST_TAKEN = 250
 MOST_FIRED = 500
 
-_PARKED = ("parked", "cancel", "due")
+_PARKED: tuple[Literal["parked", "cancel", "due"], ...] = ("parked", "cancel", "due")
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MOST_CACHED_KEYS = 4_096
 
@@ -110,10 +110,10 @@ class ValkeyStore:
     async def submit(self, submission: base.Submission) -> bool:
         """Accept the run once; see `Store.submit`."""
         ref, main = submission.ref, self._session.main
-        # In the same write as the submit; a line without a run is harmless.
-        main.link.call(
-            b"SADD", self._keys.index(ref.run_id), listing.index_line(ref.workflow, ref.shard)
-        )
+        # In the same write as the submit and ahead of it; a line without a run is harmless.
+        line = listing.index_line(ref.workflow, ref.shard)
+        indexing: Request = (b"SADD", self._keys.index(ref.run_id), line)
+        indexed = main.link.call(*indexing)
         created = await main.run(
             b"submit_run",
             (self._prefix(ref.workflow, ref.shard),),
@@ -125,6 +125,7 @@ class ValkeyStore:
             submission.init,
             what=f"run {ref.run_id}",
         )
+        await main.answer(indexing, indexed)
         return bool(created)
 
     async def claim(self, request: base.ClaimRequest) -> base.ClaimReply:
@@ -180,7 +181,7 @@ class ValkeyStore:
         """Append and give the run up until something happens; see `Store.park`."""
         due = "" if due_ms is None else due_ms
         outcome, now = await self._give_up(b"park_run", lock, (due,), first_seq, events)
-        return base.ParkReply(outcome=_PARKED[outcome], now_ms=now)
+        return base.ParkReply(outcome=_PARKED[int(outcome)], now_ms=now)
 
     async def requeue(
         self, lock: Lock, first_seq: int, events: Sequence[bytes], *, backoff: bool
@@ -338,16 +339,16 @@ class ValkeyStore:
             self._session.main,
             request,
             future,
-            lock,
-            self._prefix(ref.workflow, ref.shard),
-            self.config.maxlen,
+            lock=lock,
+            prefix=self._prefix(ref.workflow, ref.shard),
+            maxlen=self.config.maxlen,
         )
 
     async def _give_up(
         self,
         operation: bytes,
         lock: Lock,
-        how: tuple[str | int | float, ...],
+        how: tuple[str | float, ...],
         first_seq: int,
         events: Sequence[bytes],
     ) -> Any:
@@ -355,14 +356,14 @@ class ValkeyStore:
         self._run_keys.pop(ref.run_id, None)
         return await self._of_run(operation, ref, lock.token, *how, first_seq, *events)
 
-    async def _of_run(self, operation: bytes, ref: RunRef, *args: str | bytes | int | float) -> Any:
+    async def _of_run(self, operation: bytes, ref: RunRef, *args: str | bytes | float) -> Any:
         keys = (self._prefix(ref.workflow, ref.shard),)
         return await self._session.main.run(
             operation, keys, ref.run_id, *args, what=f"run {ref.run_id}"
         )
 
     async def _of_shard(
-        self, operation: bytes, workflow: str, shard: int, *args: str | int | float
+        self, operation: bytes, workflow: str, shard: int, *args: str | float
     ) -> Any:
         return await self._session.main.run(
             operation,

@@ -25,7 +25,7 @@ redis.call('RPUSH', shard .. 'ev:' .. id, init)
 redis.call('ZADD', shard .. 'runs', now, id)
 redis.call('ZREM', shard .. 'done', id)
 if delay > 0 then
-  redis.call('HSET', run, 'st', 'sleeping', 'due', now + delay)
+  redis.call('HSET', run, 'due', now + delay)
   redis.call('ZADD', shard .. 'timers', now + delay, id)
   return 1
 end

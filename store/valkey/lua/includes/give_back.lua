@@ -22,7 +22,7 @@ local function give_back(shard, id, now, operation, backoff, jitter, lost_by)
     return lost, true
   end
   local due = now + math.floor(jitter * math.min(30000, 500 * 2 ^ (attempts - 2)))
-  redis.call('HSET', run, 'st', 'sleeping', 'due', due, 'ut', now)
+  redis.call('HSET', run, 'st', 'queued', 'due', due, 'ut', now)
   redis.call('ZADD', shard .. 'timers', due, id)
   return lost, false
 end
