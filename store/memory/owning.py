@@ -152,19 +152,24 @@ def requeue(
         _write(run, first_seq, events, maxlen)
     except (TokenRefused, JournalRolledBack):
         return False
-    run.note_progress()
-    shard.unlock(run, "requeue")
-    shard.wake(send_back(shard, run, jitter=jitter if backoff else None, now=now), now)
+    claimable = give_back(shard, run, "requeue", jitter=jitter if backoff else None, now=now)
+    shard.wake(claimable, now)
     return True
 
 
-def send_back(shard: Shard, run: Run, *, jitter: float | None, now: int) -> bool:
-    """Queue an unlocked run again, at once or, given a jitter in [0, 1), after its backoff.
+def give_back(
+    shard: Shard, run: Run, how: Release, *, loss: int = 0, jitter: float | None, now: int
+) -> bool:
+    """End an attempt without an end of the run; returns whether the run is claimable now.
 
-    Returns whether it is claimable now.
+    Without a `jitter` (in [0, 1)) it is claimable at once, and the attempt doesn't count as futile.
     """
-    if jitter is not None:
+    if run.progressed():
+        run.forgive()
+    elif jitter is not None:
         run.futile += 1
+    run.lost += loss
+    shard.unlock(run, how)
     wait_ms = backoff_ms(run.futile, jitter) if jitter is not None else 0
     if wait_ms > 0:
         shard.postpone(run, now + wait_ms, "queued", now)

@@ -57,11 +57,10 @@ class Run:
         """Whether the run is terminal."""
         return self.status in TERMINAL
 
-    def note_progress(self) -> None:
-        """Forgive earlier losses if this attempt finished a call of the body."""
+    def progressed(self) -> bool:
+        """Whether this attempt finished a call of the body: a done step, or one failed for good."""
         written = self.journal[max(0, self.claimed_length - self.trimmed) :]
-        if any(_PROGRESS.match(event) for event in written):
-            self.forgive()
+        return any(_PROGRESS.match(event) for event in written)
 
     def forgive(self) -> None:
         """Start counting losses and futile attempts afresh."""

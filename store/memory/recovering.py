@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from pyrula.workflows.stores.base import Fired, Scanned, Settled
 from pyrula.workflows.stores.events import RunRequeued, pack
-from pyrula.workflows.stores.memory.owning import send_back
+from pyrula.workflows.stores.memory.owning import give_back
 from pyrula.workflows.stores.memory.records import Shard
 
 TOMBSTONE_MS = 600_000  # requests of the dead can arrive long after its settlement
@@ -100,11 +100,9 @@ def _lose(
     for run_id in run_ids:
         run = shard.runs[run_id]
         counts = blamed is None or run_id in blamed
-        run.note_progress()
-        run.lost += counts
+        # A loss that doesn't count was not this run's doing, so it doesn't wait for it either.
+        pause = jitter() if counts else None
+        claimable += give_back(shard, run, "taken", loss=int(counts), jitter=pause, now=now)
         event = RunRequeued(t=now, reason="worker_lost", lost=run.lost, cause=cause)
         run.journal.append(pack(event))
-        shard.unlock(run, "taken")
-        # A loss that doesn't count was not this run's doing, so it doesn't wait for it either.
-        claimable += send_back(shard, run, jitter=jitter() if counts else None, now=now)
     shard.wake(claimable, now)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pyrula.workflows.stores.base import Hint, Registration
 from pyrula.workflows.stores.errors import ConfigurationError, StoreEmptied, StoreUnavailable
 from pyrula.workflows.stores.memory.records import Shard
-from pyrula.workflows.stores.seams import Clock, Ids, Rng, Seams
+from pyrula.workflows.stores.seams import Clock, Ids, Seams
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,28 +43,16 @@ class Ear:
 class MemoryServer:
     """Keeps runs for as long as the process lives.
 
-    `completed_ttl_ms` is how long a finished run can be read, `maxlen` how many events a journal
-    keeps. `clock.wall()` is the store's time.
+    `clock.wall()` is the store's time.
 
-    >>> MemoryServer(maxlen=10).contacts
+    >>> MemoryServer().contacts
     1
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Clock | None = None,
-        rng: Rng | None = None,
-        ids: Ids | None = None,
-        completed_ttl_ms: int = 7 * 86_400_000,
-        maxlen: int = 100_000,
-    ) -> None:
+    def __init__(self, *, clock: Clock | None = None, ids: Ids | None = None) -> None:
         seams = Seams()
         self.clock = clock or seams.clock
-        self.rng = rng or seams.rng
         self.store_id = (ids or seams.ids).token()
-        self.completed_ttl_ms = completed_ttl_ms
-        self.maxlen = maxlen
         self.registry: dict[str, Registration] = {}
         self.shards: dict[tuple[str, int], Shard] = {}
         self.contacts = 1

@@ -16,7 +16,7 @@ from pyrula.workflows.stores.base import Lock, RunRef
 from pyrula.workflows.stores.errors import StoreError
 from pyrula.workflows.stores.memory import owning, recovering, runs
 from pyrula.workflows.stores.memory.server import Ear, MemoryServer
-from pyrula.workflows.stores.seams import Clock, Rng
+from pyrula.workflows.stores.seams import Clock, Rng, Seams
 
 T = TypeVar("T")
 
@@ -24,9 +24,10 @@ T = TypeVar("T")
 class MemoryStore:
     """A store for tests and for runs that need not outlive the process.
 
-    Several stores given the same `server` see the same runs, as several processes would. Without
-    one, `clock` (whose `wall()` is store time), `rng` (jitter of backoffs) and `completed_ttl`
-    (seconds) configure a new one.
+    Stores given the same `server` see the same runs, as several processes would; without one,
+    `clock` (whose `wall()` is store time) makes a new one. `rng` gives the jitter of backoffs,
+    `completed_ttl` (seconds) is how long a finished run can be read, `maxlen` how many events a
+    journal keeps.
 
     >>> MemoryStore(shard_count=4).shard_count
     4
@@ -42,10 +43,11 @@ class MemoryStore:
         maxlen: int = 100_000,
         server: MemoryServer | None = None,
     ) -> None:
+        self.server = server or MemoryServer(clock=clock)
         self._shard_count = shard_count
-        self.server = server or MemoryServer(
-            clock=clock, rng=rng, completed_ttl_ms=int(completed_ttl * 1_000), maxlen=maxlen
-        )
+        self._jitter = (rng or Seams().rng).random
+        self._completed_ttl_ms = int(completed_ttl * 1_000)
+        self._maxlen = maxlen
 
     @property
     def shard_count(self) -> int:
@@ -119,9 +121,8 @@ class MemoryStore:
         return await _answer(self._append(lock, first_seq, events))
 
     def _append(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.AppendReply:
-        maxlen = self.server.maxlen
         with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, _):
-            return owning.append(shard, lock, first_seq, events, maxlen=maxlen)
+            return owning.append(shard, lock, first_seq, events, maxlen=self._maxlen)
 
     async def read_journal(
         self, ref: RunRef, first_seq: int, *, max_events: int = 1_000, max_bytes: int = 8 << 20
@@ -137,10 +138,9 @@ class MemoryStore:
         self, lock: Lock, first_seq: int, events: Sequence[bytes], *, due_ms: int | None
     ) -> base.ParkReply:
         """Append and give the run up until something happens."""
-        maxlen = self.server.maxlen
         with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
             reply = owning.park(
-                shard, lock, first_seq, events, due_ms=due_ms, maxlen=maxlen, now=now
+                shard, lock, first_seq, events, due_ms=due_ms, maxlen=self._maxlen, now=now
             )
         return await _answer(reply)
 
@@ -148,8 +148,6 @@ class MemoryStore:
         self, lock: Lock, first_seq: int, events: Sequence[bytes], *, backoff: bool
     ) -> bool:
         """Append and give the run up, in its old place in the queue."""
-        jitter = self.server.rng.random()
-        maxlen = self.server.maxlen
         with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
             done = owning.requeue(
                 shard,
@@ -157,8 +155,8 @@ class MemoryStore:
                 first_seq,
                 events,
                 backoff=backoff,
-                jitter=jitter,
-                maxlen=maxlen,
+                jitter=self._jitter(),
+                maxlen=self._maxlen,
                 now=now,
             )
         return await _answer(done)
@@ -167,16 +165,15 @@ class MemoryStore:
         self, lock: Lock, first_seq: int, events: Sequence[bytes], *, status: base.Status
     ) -> None:
         """Append the terminal event and end the run."""
-        server = self.server
-        with server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
+        with self.server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
             owning.finish(
                 shard,
                 lock,
                 first_seq,
                 events,
                 status=status,
-                completed_ttl_ms=server.completed_ttl_ms,
-                maxlen=server.maxlen,
+                completed_ttl_ms=self._completed_ttl_ms,
+                maxlen=self._maxlen,
                 now=now,
             )
         await _answer(None)
@@ -201,10 +198,9 @@ class MemoryStore:
         self, workflow: str, shard: int, *, lock_ttl_ms: int, limit: int = 100
     ) -> base.Scanned:
         """Take one look at the shard's locks."""
-        jitter = self.server.rng.random
         with self.server.transition(workflow, shard) as (state, now):
             scanned = recovering.scan_orphans(
-                state, lock_ttl_ms=lock_ttl_ms, limit=limit, jitter=jitter, now=now
+                state, lock_ttl_ms=lock_ttl_ms, limit=limit, jitter=self._jitter, now=now
             )
         return await _answer(scanned)
 
@@ -219,7 +215,6 @@ class MemoryStore:
         limit: int = 1_000,
     ) -> base.Settled:
         """Bury a dead incarnation and requeue all it held."""
-        jitter = self.server.rng.random
         with self.server.transition(workflow, shard) as (state, now):
             settled = recovering.settle_death(
                 state,
@@ -227,7 +222,7 @@ class MemoryStore:
                 cause=cause,
                 lost=lost,
                 limit=limit,
-                jitter=jitter,
+                jitter=self._jitter,
                 now=now,
             )
         return await _answer(settled)
@@ -243,9 +238,7 @@ class MemoryStore:
         recovered = 0
         for number in self.server.shards_of(workflow):
             with self.server.transition(workflow, number) as (shard, now):
-                recovered += recovering.recover_pending(
-                    shard, jitter=self.server.rng.random, now=now
-                )
+                recovered += recovering.recover_pending(shard, jitter=self._jitter, now=now)
         return await _answer(recovered)
 
     async def info(self, ref: RunRef) -> base.RunInfo:
