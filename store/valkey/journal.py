@@ -8,9 +8,9 @@ stops at a megabyte.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
-from pyrula.workflows.stores.base import AppendReply, JournalPage, Lock, RunRef
+from pyrula.workflows.stores.base import AppendReply, JournalPage, RunRef
 from pyrula.workflows.stores.errors import TruncatedHistoryError
 from pyrula.workflows.stores.valkey import decode
 from pyrula.workflows.stores.valkey.calls import Caller, Request, server_refusal
@@ -20,29 +20,33 @@ SCRIPT_EVENTS = 1_000
 SCRIPT_BYTES = 1 << 20
 
 
+def append_request(
+    sha: bytes, keys: tuple[str, str], token: str, first_seq: int, events: Sequence[bytes]
+) -> Request:
+    """The command of an append, spelled out: this is the hot path."""
+    return (b"EVALSHA", sha, b"2", *keys, b"append_events", token, first_seq, *events)
+
+
 class Appending:
     """An append on its way. Awaiting it gives the answer, repeating the request if that got lost.
 
     No coroutine and no task: most appends of a worker are these, and half are never awaited.
     """
 
-    __slots__ = ("_caller", "_future", "_lock", "_maxlen", "_prefix", "_request")
+    __slots__ = ("_caller", "_future", "_maxlen", "_request", "_run_id")
 
     def __init__(
         self,
         caller: Caller,
         request: Request,
         future: asyncio.Future[Reply],
-        *,
-        lock: Lock,
-        prefix: str,
+        run_id: str,
         maxlen: int,
     ) -> None:
         self._caller = caller
         self._request = request
         self._future = future
-        self._lock = lock
-        self._prefix = prefix
+        self._run_id = run_id
         self._maxlen = maxlen
 
     def __await__(self) -> Generator[object, None, AppendReply]:
@@ -52,20 +56,16 @@ class Appending:
             reply = yield from self._caller.again(self._request, error).__await__()
         except ServerError as error:
             raise server_refusal(error, self._caller.url) from None
-        answer = decode.append_reply(reply, self._lock.ref.run_id)
+        answer = decode.append_reply(reply, self._run_id)
         if answer.length > self._maxlen:
             yield from self._trim().__await__()
         return answer
 
     async def _trim(self) -> None:
-        run_id = self._lock.ref.run_id
+        _, _, _, run, journal, _, token, *_ = self._request
+        keys = (str(run), str(journal))
         await self._caller.run(
-            b"trim_journal",
-            (self._prefix,),
-            run_id,
-            self._lock.token,
-            self._maxlen,
-            what=f"run {run_id}",
+            b"trim_journal", keys, token, self._maxlen, what=f"run {self._run_id}"
         )
 
 

@@ -23,8 +23,8 @@ from pyrula.workflows.stores.valkey.blocking import ValkeyRenewer
 from pyrula.workflows.stores.valkey.calls import Request, text
 from pyrula.workflows.stores.valkey.config import ValkeyConfig
 from pyrula.workflows.stores.valkey.hints import ValkeyListener
-from pyrula.workflows.stores.valkey.journal import Appending
-from pyrula.workflows.stores.valkey.keys import Keys
+from pyrula.workflows.stores.valkey.journal import Appending, append_request
+from pyrula.workflows.stores.valkey.keys import Keys, run_keys
 from pyrula.workflows.stores.valkey.listing import Filter
 from pyrula.workflows.stores.valkey.session import Session
 from pyrula.workflows.stores.valkey.url import StoreUrl
@@ -51,11 +51,12 @@ class ValkeyStore:
     def __init__(self, url: str, *, seams: Seams | None = None, **options: Any) -> None:
         self.config = ValkeyConfig(**options)
         self.url = StoreUrl.parse(url)
+        self._maxlen = self.config.maxlen
         self._seams = seams or Seams()
         self._keys = Keys(self.config.namespace)
         self._session = Session(self.url, self.config, self._keys, self._seams)
         self._prefixes: dict[tuple[str, int], str] = {}
-        self._run_keys: dict[str, tuple[RunRef, str, str]] = {}
+        self._run_keys: dict[str, tuple[RunRef, tuple[str, str]]] = {}
 
     @property
     def shard_count(self) -> int:
@@ -150,25 +151,26 @@ class ValkeyStore:
     ) -> Awaitable[base.AppendReply]:
         """As `append`, but its bytes are with the kernel when this returns."""
         main = self._session.main
-        request = self._append_request(main.sha, lock, first_seq, events)
-        return self._appending(request, main.link.send(*request), lock)
+        ref = lock.ref
+        request = append_request(main.sha, self._keys_of(ref), lock.token, first_seq, events)
+        return Appending(main, request, main.link.send(*request), ref.run_id, self._maxlen)
 
     async def append(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.AppendReply:
         """Write events, skipping those already there; see `Store.append`."""
         main = self._session.main
         if main.link.paused:
             await main.link.drained()
-        request = self._append_request(main.sha, lock, first_seq, events)
-        return await self._appending(request, main.link.call(*request), lock)
+        ref = lock.ref
+        request = append_request(main.sha, self._keys_of(ref), lock.token, first_seq, events)
+        return await Appending(main, request, main.link.call(*request), ref.run_id, self._maxlen)
 
     async def read_journal(
         self, ref: RunRef, first_seq: int, *, max_events: int = 1_000, max_bytes: int = 8 << 20
     ) -> base.JournalPage:
         """Events from `first_seq` on; see `Store.read_journal`."""
-        _, run, events = self._keys_of(ref)
         return await journal.read_journal(
             self._session.bulk,
-            (run, events),
+            self._keys_of(ref),
             ref,
             first_seq,
             max_events=min(max_events, self.config.replay_page_size),
@@ -315,34 +317,14 @@ class ValkeyStore:
             prefix = self._prefixes[workflow, shard] = self._keys.shard(workflow, shard)
         return prefix
 
-    def _keys_of(self, ref: RunRef) -> tuple[RunRef, str, str]:
+    def _keys_of(self, ref: RunRef) -> tuple[str, str]:
         known = self._run_keys.get(ref.run_id)
         if known is None or (known[0] is not ref and known[0] != ref):
             if len(self._run_keys) >= _MOST_CACHED_KEYS:
                 self._run_keys.clear()
-            prefix = self._prefix(ref.workflow, ref.shard)
-            known = (ref, f"{prefix}run:{ref.run_id}", f"{prefix}ev:{ref.run_id}")
-            self._run_keys[ref.run_id] = known
-        return known
-
-    def _append_request(
-        self, sha: bytes, lock: Lock, first_seq: int, events: Sequence[bytes]
-    ) -> Request:
-        _, run, journaled = self._keys_of(lock.ref)
-        return (
-            b"EVALSHA", sha, b"2", run, journaled, b"append_events", lock.token, first_seq, *events
-        )  # fmt: skip
-
-    def _appending(self, request: Request, future: Any, lock: Lock) -> Appending:
-        ref = lock.ref
-        return Appending(
-            self._session.main,
-            request,
-            future,
-            lock=lock,
-            prefix=self._prefix(ref.workflow, ref.shard),
-            maxlen=self.config.maxlen,
-        )
+            keys = run_keys(self._prefix(ref.workflow, ref.shard), ref.run_id)
+            known = self._run_keys[ref.run_id] = (ref, keys)
+        return known[1]
 
     async def _give_up(
         self,

@@ -1,13 +1,13 @@
 -- Drops the oldest events of a journal that has outgrown the store's cap, and counts them, so that
 -- a later claim can say what is missing. Only for the owner.
 --
--- KEYS[1] shard prefix
--- ARGV[2] run id
--- ARGV[3] token
--- ARGV[4] events to keep
+-- KEYS[1] the run's hash
+-- KEYS[2] the run's journal
+-- ARGV[2] token
+-- ARGV[3] events to keep
 -- Returns how many are trimmed in all, or TOKEN.
-local shard, id, token, keep = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local run, journal = shard .. 'run:' .. id, shard .. 'ev:' .. id
+local run, journal = KEYS[1], KEYS[2]
+local token, keep = ARGV[2], tonumber(ARGV[3])
 
 local state = redis.call('HMGET', run, 'tok', 'trimmed')
 if state[1] ~= token then return Code.TOKEN end
