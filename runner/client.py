@@ -161,11 +161,7 @@ class WorkflowClient:
         """Where the run lives, by the shard count recorded for its name."""
         count = self._counts.get(name)
         if count is None:
-            if not self._opened:
-                await self.store.open()
-                self._opened = True
-            count = (await self.store.register(name, serving=False)).shard_count
-            self._counts[name] = count
+            count = await self._registered(name)
         return RunRef(name, run_id, shard_of(run_id, count))
 
     async def terminal(self, run: RunHandle, timeout: float | None) -> RunComplete | RunError:  # noqa: ASYNC109  part of the public contract
@@ -180,6 +176,16 @@ class WorkflowClient:
                 "it goes on, ask again"
             ) from error
 
+    async def _registered(self, name: str) -> int:
+        async with self._opening:
+            if not self._opened:
+                await self.store.open()
+                self._opened = True
+            if name not in self._counts:
+                registration = await self.store.register(name, serving=False)
+                self._counts[name] = registration.shard_count
+        return self._counts[name]
+
     # Waiting
 
     async def _awaited(self, ref: RunRef) -> RunComplete | RunError:
@@ -189,13 +195,15 @@ class WorkflowClient:
         self._watched.setdefault(key, set()).add(woken)
         try:
             while True:
-                told = self._arrived.get(key)
-                watch = None if told else await self.store.watch(ref, self._member)
-                terminal = told or await self._terminal_bytes(ref, watch)
+                # Cleared before looking: a hint that arrives during the look must not be lost.
+                woken.clear()
+                watch = await self.store.watch(ref, self._member)
+                terminal = self._arrived.get(key) or await self._terminal_bytes(ref, watch)
+                if terminal is None:
+                    await self._woken(woken)
+                    terminal = self._arrived.get(key)
                 if terminal is not None:
                     return _terminal_event(terminal)
-                woken.clear()
-                await self._woken(woken)
         finally:
             waiting = self._watched[key]
             waiting.discard(woken)
@@ -203,8 +211,8 @@ class WorkflowClient:
                 del self._watched[key]
                 self._arrived.pop(key, None)
 
-    async def _terminal_bytes(self, ref: RunRef, watch: Watch | None) -> bytes | None:
-        if watch is None or watch.status not in TERMINAL:
+    async def _terminal_bytes(self, ref: RunRef, watch: Watch) -> bytes | None:
+        if watch.status not in TERMINAL:
             return None
         if watch.terminal is not None:
             return watch.terminal

@@ -277,10 +277,13 @@ class GiveBackLoop(Loop):
         super().__init__(core)
         self._owed: list[Owed] = []
         self._on_released = on_released
+        self._nothing_owed = asyncio.Event()
+        self._nothing_owed.set()
 
     def owe(self, owed: Owed) -> None:
         """This run goes back to its queue."""
         self._owed.append(owed)
+        self._nothing_owed.clear()
         self.wake()
 
     def pause(self) -> float:
@@ -292,11 +295,11 @@ class GiveBackLoop(Loop):
         while self._owed:
             await self._requeue(self._owed[0])
             self._on_released(self._owed.pop(0))
+        self._nothing_owed.set()
 
     async def settled(self) -> None:
         """Return when nothing is owed any more."""
-        while self._owed:
-            await self.tick()
+        await self._nothing_owed.wait()
 
     async def _requeue(self, owed: Owed) -> None:
         event = RunRequeued(t=self.core.store_clock.now_ms(), reason=owed.reason)
