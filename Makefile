@@ -51,10 +51,13 @@ soak: $(STAMP) ## the long counts: random kills, stops and restarts, bounded in 
 
 loadtest: bench soak ## bench, then soak
 
-# Type checkers cannot read package-dir, so the import tree is laid out as links.
+# Type checkers cannot read package-dir, so the import tree is laid out as links. Never removed as a
+# whole: another checker may be reading it.
 build/typed:
-	@rm -rf $@ && mkdir -p $@/pyrula/workflows
-	@ln -s $(CURDIR)/supervisor $@/pyrula/supervisor
-	@ln -s $(CURDIR)/runner/* $@/pyrula/workflows/
-	@ln -s $(CURDIR)/shards $@/pyrula/workflows/shards
-	@ln -s $(CURDIR)/store $@/pyrula/workflows/stores
+	@mkdir -p $@/pyrula/workflows
+	@find $@ -xtype l -delete
+	@ln -sfn $(CURDIR)/supervisor $@/pyrula/supervisor
+	@ln -sfn $(CURDIR)/runner/*.py $(CURDIR)/runner/py.typed $@/pyrula/workflows/
+	@for folder in $(CURDIR)/runner/*/; do ln -sfn $${folder%/} $@/pyrula/workflows/; done
+	@ln -sfn $(CURDIR)/shards $@/pyrula/workflows/shards
+	@ln -sfn $(CURDIR)/store $@/pyrula/workflows/stores

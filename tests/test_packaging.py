@@ -55,8 +55,9 @@ def test_every_command_answers_help(command: str) -> None:
     assert "Usage" in done.stdout
 
 
-def test_the_wheel_holds_every_file_of_the_folders(tmp_path: Path) -> None:
-    wheel = build_wheel(copy_of_the_source(tmp_path / "source"), tmp_path)
+def test_a_wheel_made_from_the_sdist_holds_every_file_of_the_folders(tmp_path: Path) -> None:
+    source = unpacked(build("sdist", copy_of_the_source(tmp_path / "source"), tmp_path))
+    wheel = build("wheel", source, tmp_path)
     shipped = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         "/".join([*PACKAGE_OF[folder].split("."), path.relative_to(ROOT / folder).as_posix()])
@@ -78,8 +79,9 @@ def copy_of_the_source(target: Path) -> Path:
     return target
 
 
-def build_wheel(source: Path, target: Path) -> Path:
-    script = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+def build(what: str, source: Path, target: Path) -> Path:
+    """A "wheel" or an "sdist" of `source`, made as pip makes it, in `target`."""
+    script = f"import sys; from setuptools import build_meta as m; m.build_{what}(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", script, str(target)],
         cwd=source,
@@ -87,5 +89,10 @@ def build_wheel(source: Path, target: Path) -> Path:
         capture_output=True,
         timeout=50,
     )
-    (wheel,) = target.glob("*.whl")
-    return wheel
+    (built,) = target.glob("*.whl" if what == "wheel" else "*.tar.gz")
+    return built
+
+
+def unpacked(sdist: Path) -> Path:
+    shutil.unpack_archive(sdist, sdist.parent, filter="data")
+    return sdist.parent / sdist.name.removesuffix(".tar.gz")

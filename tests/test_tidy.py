@@ -33,7 +33,7 @@ RUNS_CODE_OR_LOSES_DATA = (
 )
 LUA_FUNCTION = re.compile(r"^(?:local )?function (\w+).*?^end", re.MULTILINE | re.DOTALL)
 SLEEPS = {"asyncio.sleep", "time.sleep", "sleep"}
-A_MACHINE_S_PATH = re.compile(r"(?<![\w.$}~-])/(?:work|home|Users|root|tmp/brief)/\w")
+A_MACHINE_S_PATH = re.compile(r"(?<![\w.$}~-])/(?:work|home|Users|root)/\w")
 
 
 def where(path: Path) -> str:
