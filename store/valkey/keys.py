@@ -62,7 +62,7 @@ SCHEMA: tuple[KeySpec, ...] = (
     KeySpec(pattern=_SHARD + "tomb", type="zset", ttl=None, writer="settle"),
     KeySpec(pattern=_SHARD + "runs", type="zset", ttl=None, writer="submit, sweep"),
     KeySpec(pattern=_SHARD + "done", type="zset", ttl=None, writer="finish, sweep"),
-    KeySpec(pattern=_SHARD + "op:<inc>", type="string", ttl="always", writer="claim"),
+    KeySpec(pattern=_SHARD + "op:<id>", type="string", ttl="always", writer="claim, scans"),
     KeySpec(pattern=_SHARD + "run:<id>", type="hash", ttl="when finished", writer="transitions"),
     KeySpec(pattern=_SHARD + "ev:<id>", type="list", ttl="when finished", writer="owner, scripts"),
 )

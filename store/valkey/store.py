@@ -123,6 +123,7 @@ class ValkeyStore:
             submission.owner or "",
             submission.delay_ms,
             self._session.store_id,
+            self._seams.ids.token(),
             submission.init,
             what=f"run {ref.run_id}",
         )
@@ -217,7 +218,7 @@ class ValkeyStore:
     async def fire_timers(self, workflow: str, shard: int, *, limit: int) -> base.Fired:
         """Make up to `limit` due runs claimable."""
         now, count, next_due = await self._of_shard(
-            b"fire_timers", workflow, shard, min(limit, MOST_FIRED)
+            b"fire_timers", workflow, shard, min(limit, MOST_FIRED), self._seams.ids.token()
         )
         return base.Fired(count=count, next_due_ms=None if next_due < 0 else next_due, now_ms=now)
 
@@ -232,6 +233,7 @@ class ValkeyStore:
             lock_ttl_ms,
             min(limit, MOST_TAKEN),
             self._seams.rng.random(),
+            self._seams.ids.token(),
         )
         return base.Scanned(
             suspected=suspected,
@@ -259,6 +261,7 @@ class ValkeyStore:
             _vetted(cause),
             min(limit, MOST_TAKEN),
             self._seams.rng.random(),
+            self._seams.ids.token(),
             *(("all",) if lost is None else ("some", *lost)),
         )
         return base.Settled(requeued=requeued, more=bool(more))
@@ -273,8 +276,13 @@ class ValkeyStore:
         for shard in range(await registry.recorded_count(self._session.main, self._keys, workflow)):
             taken = MOST_TAKEN
             while taken == MOST_TAKEN:
-                taken = await self._of_shard(
-                    b"recover_runs", workflow, shard, MOST_TAKEN, self._seams.rng.random()
+                (taken,) = await self._of_shard(
+                    b"recover_runs",
+                    workflow,
+                    shard,
+                    MOST_TAKEN,
+                    self._seams.rng.random(),
+                    self._seams.ids.token(),
                 )
                 recovered += taken
         return recovered

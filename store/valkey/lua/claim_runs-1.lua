@@ -28,7 +28,8 @@ local last_n = last and tonumber(string.match(last, '^%d+')) or 0
 if n < last_n then return Code.STALE end
 if n == last_n then
   for id in string.gmatch(last, '\n([^\n]+)') do
-    local state = redis.call('HMGET', shard .. 'run:' .. id, 'ep', 'tok', 'trimmed', 'flags', 'lost')
+    local run = shard .. 'run:' .. id
+    local state = redis.call('HMGET', run, 'ep', 'tok', 'trimmed', 'flags', 'lost')
     if state[2] == (state[1] or '') .. ':' .. nonce then
       local trimmed = tonumber(state[3] or 0)
       local length = redis.call('LLEN', shard .. 'ev:' .. id) + trimmed
@@ -42,7 +43,7 @@ if n == last_n then
 end
 
 local popped = redis.call('ZPOPMIN', shard .. 'queue', limit)
-local locks, held = {}, {}
+local locks, taken = {}, {}
 for i = 1, #popped, 2 do
   local id = popped[i]
   local run = shard .. 'run:' .. id
@@ -56,18 +57,18 @@ for i = 1, #popped, 2 do
       tonumber(state[4] or 0), tonumber(state[5] or 0), budget)
     budget = budget - bytes
     reply[#reply + 1] = row
-    held[#held + 1] = id
+    taken[#taken + 1] = id
     locks[#locks + 1] = now + lock_ttl
     locks[#locks + 1] = id
     answer = answer .. '\n' .. id
   end
 end
-if held[1] then
+if taken[1] then
   redis.call('ZADD', shard .. 'running', unpack(locks))
-  redis.call('SADD', shard .. 'held:' .. me, unpack(held))
+  redis.call('SADD', shard .. 'held:' .. me, unpack(taken))
 end
 redis.call('SET', shard .. 'op:' .. me, answer, 'PX', 600000)
-if #held < limit then
+if #taken < limit then
   local stale = redis.call('ZRANGEBYSCORE', shard .. 'hungry', '-inf', now, 'LIMIT', 0, 16)
   if stale[1] then redis.call('ZREM', shard .. 'hungry', unpack(stale)) end
   redis.call('ZADD', shard .. 'hungry', now + hungry_ms, me)

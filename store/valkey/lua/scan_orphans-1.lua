@@ -6,11 +6,15 @@
 -- ARGV[2] lock ttl, ms
 -- ARGV[3] most runs to requeue (at most 250)
 -- ARGV[4] jitter, 0 to 1
+-- ARGV[5] operation id
 -- Returns {suspected, requeued, ms until the next look or -1}.
--- include: now_ms, take_from_dead, wake_hungry
+-- include: now_ms, take_from_dead, recall, remember, wake_hungry
 local shard, third, limit = KEYS[1], math.floor(ARGV[2] / 3), tonumber(ARGV[3])
-local jitter = tonumber(ARGV[4])
+local jitter, operation = tonumber(ARGV[4]), ARGV[5]
 local now = now_ms()
+
+local known = recall(shard, operation)
+if known then return known end
 
 local late = redis.call('ZRANGEBYSCORE', shard .. 'running', '-inf', now + third, 'WITHSCORES',
   'LIMIT', 0, 1000)
@@ -29,5 +33,8 @@ for i = 1, #late, 2 do
     look_again = math.min(look_again or ripe, ripe)
   end
 end
+local answer = {suspected, requeued, look_again and math.max(1, look_again - now) or -1}
+if suspected + requeued == 0 then return answer end
+remember(shard, operation, answer)
 for _ = 1, math.min(claimable, 8) do wake_hungry(shard, now) end
-return {suspected, requeued, look_again and math.max(1, look_again - now) or -1}
+return answer

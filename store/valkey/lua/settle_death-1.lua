@@ -7,17 +7,20 @@
 -- ARGV[4] cause (a vetted word, or empty)
 -- ARGV[5] most runs to requeue (at most 250)
 -- ARGV[6] jitter, 0 to 1
--- ARGV[7] 'all' when each loss counts, else 'some'
--- ARGV[8…] with 'some', the run ids whose loss counts
+-- ARGV[7] operation id
+-- ARGV[8] 'all' when each loss counts, else 'some'
+-- ARGV[9…] with 'some', the run ids whose loss counts
 -- Returns {requeued, 1 if some are left}.
--- include: now_ms, take_from_dead, wake_hungry
+-- include: now_ms, take_from_dead, recall, remember, wake_hungry
 local shard, dead, reason, cause = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
-local limit, jitter, all = ARGV[5], tonumber(ARGV[6]), ARGV[7] == 'all'
+local limit, jitter, operation, all = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8] == 'all'
 local held, tomb = shard .. 'held:' .. dead, shard .. 'tomb'
 local now = now_ms()
 
+local known = recall(shard, operation)
+if known then return known end
 local counts = {}
-for i = 8, #ARGV do counts[ARGV[i]] = true end
+for i = 9, #ARGV do counts[ARGV[i]] = true end
 local expired = redis.call('ZRANGEBYSCORE', tomb, '-inf', now, 'LIMIT', 0, 16)
 if expired[1] then redis.call('ZREM', tomb, unpack(expired)) end
 redis.call('ZADD', tomb, now + 600000, dead)
@@ -34,5 +37,8 @@ for i, id in ipairs(redis.call('SRANDMEMBER', held, limit)) do
     requeued = requeued + 1
   end
 end
+local answer = {requeued, redis.call('EXISTS', held)}
+if requeued == 0 then return answer end
+remember(shard, operation, answer)
 for _ = 1, math.min(claimable, 8) do wake_hungry(shard, now) end
-return {requeued, redis.call('EXISTS', held)}
+return answer
