@@ -1,0 +1,103 @@
+"""How a command fails: which exit code, and one sentence on stderr.
+
+Owns the table from errors to exit codes and both forms of an error: red text for people,
+`{"error": …}` with `--json`. Refuses tracebacks and control characters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from pyrula.supervisor.exits import Exit
+from pyrula.workflows.stores.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    PyrulaError,
+    ResultTimeout,
+    RunCancelledError,
+    RunFailedError,
+    StoreUnavailable,
+    WrongServer,
+)
+
+# The first row that fits decides; what is in none of them was refused.
+_EXITS: tuple[tuple[tuple[type[PyrulaError], ...], Exit], ...] = (
+    ((InvalidInputError, ConfigurationError, WrongServer), Exit.USAGE),
+    ((StoreUnavailable,), Exit.STORE_UNREACHABLE),
+    ((RunFailedError, RunCancelledError), Exit.RUN_FAILED),
+    ((ResultTimeout,), Exit.WAIT_TIMEOUT),
+)
+
+
+def exit_of(error: PyrulaError) -> Exit:
+    """The exit code that tells of `error`."""
+    if error.code == "module_failed":
+        return Exit.ERROR
+    for kinds, code in _EXITS:
+        if isinstance(error, kinds):
+            return code
+    return Exit.REFUSED
+
+
+def guarded(command: click.Command, argv: list[str]) -> int:
+    """Run `command`; whatever happens, return an exit code and say at most one sentence."""
+    as_json = "--json" in argv
+    try:
+        # Without standalone mode click returns what the command returned, and its own exit code
+        # after --help.
+        return int(command.main(argv, prog_name="pyrula", standalone_mode=False) or Exit.OK)
+    except PyrulaError as error:
+        show_error(error.as_dict(), as_json=as_json)
+        return exit_of(error)
+    except click.ClickException as error:
+        show_error({"code": "usage", "message": _usage(error), "detail": {}}, as_json=as_json)
+        return Exit.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return Exit.OK
+    except Exception as error:  # noqa: BLE001  the last line of defence: a sentence, no traceback
+        message = f"expected to go on, found {type(error).__name__}: {error}; please report this"
+        show_error({"code": "internal", "message": message, "detail": {}}, as_json=as_json)
+        return Exit.ERROR
+
+
+def show_error(error: dict[str, Any], *, as_json: bool) -> None:
+    """Write the error object to stderr, for machines or for people."""
+    if as_json:
+        print(json.dumps({"error": error}, default=str), file=sys.stderr)
+        return
+    click.secho(f"Error [{error['code']}]: {plain(error['message'])}", fg="red", err=True)
+    for frame in error["detail"].get("frames") or ():
+        place = f"{frame['file']}:{frame['line']} in {frame['function']}"
+        click.secho(f"  {plain(place)}", err=True)
+
+
+def plain(text: str) -> str:
+    r"""`text` with control characters written out, so that stored text can't drive a terminal.
+
+    >>> plain("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _usage(error: click.ClickException) -> str:
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else None
+    hint = f" (see {where} --help)" if where else ""
+    return f"{error.format_message().rstrip('.')}{hint}"
+
+
+def _forget_stdout() -> None:
+    """Whoever read us has gone; keep the interpreter from complaining when it flushes."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
