@@ -26,7 +26,8 @@ RUNNER_FLOORS = {"engine": 0, "client": 1, "worker": 1, "cli": 2, "http": 2}
 IO = (
     *("aiohttp", "concurrent", "hiredis", "http", "httpx", "io", "multiprocessing", "psutil"),
     *("psycopg", "redis", "select", "selectors", "socket", "sqlite3", "ssl", "subprocess"),
-    *("urllib", "uvloop", "builtins.open"),
+    *("urllib", "uvloop", "builtins.open", "os.open", "os.read", "os.write", "pathlib", "shutil"),
+    *("tempfile", "asyncio.to_thread"),
     *("asyncio.open_connection", "asyncio.open_unix_connection", "asyncio.start_server"),
     *("asyncio.start_unix_server", "asyncio.create_subprocess_exec", "asyncio.Protocol"),
     *("asyncio.create_subprocess_shell", "asyncio.StreamReader", "asyncio.StreamWriter"),

@@ -5,6 +5,9 @@ So a simulation can run a fleet on virtual time. EXCEPTIONS give their reason.
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.sources import ROOT, Module, Use, modules, parse
@@ -15,6 +18,8 @@ BEHIND_SEAMS = (
     *("datetime.date.today", "datetime.datetime.now", "datetime.datetime.today"),
     *("datetime.datetime.utcnow",),
 )
+# Methods of the loop, whatever it is called. `asyncio.timeout` stays: a simulated loop turns it.
+OF_THE_LOOP = {"call_at", "call_later", "run_in_executor", "time"}
 # Neither draws, waits, starts anything nor tells the time; `Thread` as a type only, see below.
 HARMLESS = (
     *("random.Random", "uuid.UUID"),  # derived from a run's identity, the same at each replay
@@ -47,6 +52,17 @@ def test_nothing_reaches_round_a_seam(folder: str) -> None:
     assert found == []
 
 
+def loop_calls(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in OF_THE_LOOP:
+            yield f"{module.where}:{node.lineno} calls {ast.unparse(node.func)}"
+
+
+@pytest.mark.parametrize("folder", GUARDED)
+def test_nothing_asks_the_loop_for_time_or_threads(folder: str) -> None:
+    assert [call for module in modules(folder) for call in loop_calls(module)] == []
+
+
 @pytest.mark.parametrize("folder", GUARDED)
 def test_nothing_starts_a_thread_but_the_spawner(folder: str) -> None:
     calls = [(m.where, use.line) for m in modules(folder) for use in m.calls("threading.Thread")]
@@ -73,6 +89,11 @@ def test_nothing_starts_a_thread_but_the_spawner(folder: str) -> None:
 def test_these_are_refused(statement: str, refused: bool) -> None:
     module = parse(statement, ROOT / "shards" / "lease.py")
     assert any(reaches_round_a_seam(module, use) for use in module.uses()) is refused
+
+
+def test_the_loop_s_own_clock_is_refused() -> None:
+    text = "import asyncio\nasyncio.get_running_loop().time()\nasyncio.timeout(1)"
+    assert len(list(loop_calls(parse(text)))) == 1
 
 
 def test_every_exception_is_still_needed() -> None:

@@ -6,7 +6,7 @@ import ast
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,20 @@ class Module:
     def uses(self) -> Iterator[Use]:
         """`imports`, and every mention of an imported name or of a builtin, in full."""
         yield from self.imports()
-        full = self._full_names()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
-                yield Use(line=node.lineno, name=in_full(name, full))
+                yield Use(line=node.lineno, name=in_full(name, self._full_names))
 
     def calls(self, *names: str) -> Iterator[Use]:
         """Every call of one of `names`, in full."""
-        full = self._full_names()
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and dotted(node.func):
-                use = Use(line=node.lineno, name=in_full(dotted(node.func), full))
-                if use.name in names:
-                    yield use
+            if isinstance(node, ast.Call) and self.called(node) in names:
+                yield Use(line=node.lineno, name=self.called(node))
+
+    def called(self, call: ast.Call) -> str:
+        """The full name of what is called, empty for an expression."""
+        name = dotted(call.func)
+        return name and in_full(name, self._full_names)
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function and method, nested ones too."""
@@ -84,6 +85,7 @@ class Module:
         kept = parts[: len(parts) - node.level + self.is_package]
         return ".".join([*kept, *([node.module] if node.module else [])])
 
+    @cached_property
     def _full_names(self) -> dict[str, str]:
         full: dict[str, str] = {}
         for node in ast.walk(self.tree):
