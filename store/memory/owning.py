@@ -34,13 +34,13 @@ def claim(shard: Shard, request: ClaimRequest, now: int) -> ClaimReply:
         raise TokenRefused(
             f"expected a claim of a live member, found one of {request.incarnation}, "
             "which was buried; stop this process",
-            code="member_dead",
+            code="incarnation_dead",
         )
     last = shard.claims.get(request.incarnation)
     if last and request.n < last.n:
         raise TokenRefused(
             f"expected claim {last.n} or a later one, found {request.n}; drop this stale answer",
-            code="stale_claim",
+            code="claim_stale",
         )
     if last is None or request.n > last.n:
         last = LastClaim(n=request.n, taken=_take(shard, request, now))
@@ -170,18 +170,15 @@ def give_back(
         run.futile += 1
     run.lost += loss
     shard.unlock(run, how)
-    wait_ms = backoff_ms(run.futile, jitter) if jitter is not None else 0
-    if wait_ms > 0:
-        shard.postpone(run, now + wait_ms, "queued", now)
-    else:
+    if jitter is None or run.futile < 2:
         shard.enqueue(run, now)
-    return wait_ms == 0
+        return True
+    shard.postpone(run, now + backoff_ms(run.futile, jitter), "queued", now)
+    return False
 
 
 def backoff_ms(futile: int, jitter: float) -> int:
-    """How long a run waits after its `futile`-th consecutive attempt without progress (rule 11)."""
-    if futile < 2:
-        return 0
+    """How long a run waits after its `futile`-th (≥ 2) attempt in a row without progress."""
     return int(jitter * min(30_000, 500 * 2 ** (futile - 2)))
 
 

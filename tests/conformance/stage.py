@@ -36,6 +36,7 @@ from pyrula.workflows.stores.events import (
     pack,
 )
 from pyrula.workflows.stores.memory import MemoryServer, MemoryStore
+from pyrula.workflows.stores.memory.records import Shard
 from pyrula.workflows.stores.seams import Rng, Seams, SystemIds
 from tests.support.clock import ManualClock
 
@@ -81,6 +82,8 @@ class MemoryBackend(Backend):
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.server = MemoryServer(clock=self.clock)
+        self.shard = Shard(workflow=WORKFLOW, number=0)
+        self.server.shards[WORKFLOW, 0] = self.shard
 
     def make(
         self,
