@@ -1,1 +1,1 @@
-"""To be written."""
+"""The store on Valkey: connection, scripts, keys and the transitions that use them."""

@@ -16,7 +16,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pyrula.workflows.stores.valkey.url import StoreUrl
+from pyrula.workflows.stores.valkey.url import Secret, StoreUrl
 from pyrula.workflows.stores.valkey.wire import (
     Argument,
     Connection,
@@ -208,13 +208,11 @@ class Link:
             )
 
     async def _introduce(self, connection: Connection) -> None:
-        url = self.url
         requests: list[asyncio.Future[Reply]] = []
-        if url.password is not None:
-            login = [url.user, url.password.reveal()] if url.user else [url.password.reveal()]
-            requests.append(connection.call(b"AUTH", *login))
-        if url.db:
-            requests.append(connection.call(b"SELECT", url.db))
+        if self.url.password is not None:
+            requests.append(_log_in(connection, self.url.user, self.url.password))
+        if self.url.db:
+            requests.append(connection.call(b"SELECT", self.url.db))
         # Only a courtesy to who reads CLIENT LIST; an ACL may deny it.
         connection.call(b"CLIENT", b"SETNAME", b"pyrula")
         requests.append(connection.call(b"PING"))
@@ -239,6 +237,12 @@ class Link:
                     break
             else:
                 connection.fail(f"no answer within {self._timing.deadline:g} s")
+
+
+def _log_in(connection: Connection, user: str | None, password: Secret) -> asyncio.Future[Reply]:
+    """Its frame is gone when the refusal is raised: a traceback may show the locals of the rest."""
+    login = [user, password.reveal()] if user else [password.reveal()]
+    return connection.call(b"AUTH", *login)
 
 
 async def _end(connection: Connection, reason: str) -> None:

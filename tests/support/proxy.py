@@ -215,10 +215,14 @@ class _Pipe:
         self._stop.set()
 
     async def run(self, upstream: Path | tuple[str, int]) -> None:
-        if isinstance(upstream, Path):
-            reader, writer = await asyncio.open_unix_connection(upstream)
-        else:
-            reader, writer = await asyncio.open_connection(*upstream)
+        try:
+            if isinstance(upstream, Path):
+                reader, writer = await asyncio.open_unix_connection(upstream)
+            else:
+                reader, writer = await asyncio.open_connection(*upstream)
+        except OSError:
+            self._writer.close()  # nobody is behind the proxy, as while a server restarts
+            return
         tasks: set[asyncio.Task[Any]] = {
             asyncio.create_task(self._requests(writer)),
             asyncio.create_task(self._replies(reader)),
