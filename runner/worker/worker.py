@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -96,10 +96,15 @@ class WorkflowWorker:
         if claim is not None:
             claim.hint(shard)
 
-    async def run(self, on_ready: Callable[[], None] | None = None) -> None:
+    def poll(self) -> None:
+        """Look everywhere now, hints or not."""
+        for claim in self._claims.values():
+            claim.hint_all()
+
+    async def run(self, on_ready: Callable[[], Awaitable[None]] | None = None) -> None:
         """Serve until `stop`, then drain; the store is left open.
 
-        `on_ready` is called once the names are registered and the loops are about to start. Raises
+        `on_ready` is awaited once the names are registered, before the first claim. Raises
         what a background loop raised other than a store outage, and `ConfigurationError` for a
         store that can't be used.
         """
@@ -119,7 +124,7 @@ class WorkflowWorker:
         listener = await self._listen()
         renewal.start()
         if on_ready is not None:
-            on_ready()
+            await on_ready()
         loops: list[Loop] = [*self._claims.values(), timers, attempts.giving_back]
         loops.append(OrphanLoop(self._core, timers))
         try:
@@ -135,7 +140,7 @@ class WorkflowWorker:
     async def _listen(self) -> Listener | None:
         try:
             return await self._core.store.listen(
-                self._core.incarnation, self._on_hint, self._on_gap
+                self._core.incarnation, self._on_hint, self.poll
             )
         except StoreUnavailable as error:
             log.warning("hints_unavailable", reason=error.message)
@@ -147,9 +152,6 @@ class WorkflowWorker:
         elif hint.kind == "cancel" and self._attempts is not None:
             self._attempts.cancel_requested(hint.workflow, hint.run_id)
 
-    def _on_gap(self) -> None:
-        for claim in self._claims.values():
-            claim.hint_all()
 
     # Serving and stopping
 
