@@ -1,7 +1,6 @@
-"""The parent process that watches a pool of workers from outside, and its vocabulary.
+"""The supervisor: forks worker processes, watches them from outside, and knows who was guilty.
 
-Owns forking, watching, burying and replacing children, the control socket and the embedded server.
-Refuses user code, a store connection, an event loop and threads: a bad workflow module or a hung
-store can't take it down. Imports nothing else of ours; the child's entry point is a string that is
-imported after the fork. Of this package a worker uses only `page`, `link` and `certificate`.
+`page`, `link` and `certificate` are what a worker speaks to its parent and all that it imports;
+everything else belongs to the parent, which has no event loop, no thread, no user code and no
+connection to the store. Imports nothing else of ours.
 """

@@ -1,129 +1,131 @@
-"""Death certificates: what is known of a child that is gone.
+"""The death certificate: what the parent knows about an end, for whoever settles it.
 
-Owns the record, its JSON form and its place on disk until it was acted on. A certificate is written
-before it is sent, so a supervisor that dies in between leaves it to its successor. Refuses to decide
-who is charged beyond what it says.
+Owns the typed causes, the form and which losses count (protocol rules 20–22). The parent writes a
+certificate to its run directory, hands it to a ready child and forgets it once acknowledged;
+settling one twice, half, late or by another supervisor changes nothing, since `id` is the
+incarnation that ended. Refuses to guess: a run is charged only by a verdict.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+import enum
+from typing import Literal
 
-Cause = Literal[
-    "exit",
-    "signal",
-    "oom",
-    "killed",
-    "loop_block",
-    "gil_stall",
-    "gil_held_sleeping",
-    "boot",
-    "commanded",
-    "recycled",
-]
-UNCOUNTED: frozenset[Cause] = frozenset({"commanded", "recycled"})
-CHARGES_ONLY_AFTER_S = 600.0
-MAX_STACK = 16 * 1024
+import msgspec
+
+MAX_STACK_BYTES = 16 * 1024
+CHARGES_ONLY_AFTER_S = 600.0  # the tombstone is gone: requeues are not this certificate's any more
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The run to blame, fixed at one instant."""
+class Cause(enum.StrEnum):
+    """Why a child is no more."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    OOM = "oom"
+    KILLED = "killed"  # a SIGKILL that nobody here sent: never blames a run
+    LOOP_BLOCK = "loop_block"
+    GIL_STALL = "gil_stall"
+    GIL_HELD_SLEEPING = "gil_held_sleeping"
+    BOOT = "boot"
+    COMMANDED = "commanded"
+    RECYCLED = "recycled"
+    EVACUATED = "evacuated"  # alive, but so long blocked that its bystanders go elsewhere
+
+
+NOT_AN_ACCIDENT = frozenset({Cause.BOOT, Cause.COMMANDED, Cause.RECYCLED, Cause.EVACUATED})
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Executing(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that executed at the end, as the page showed it; `for_s` seconds so far."""
+
+    slot: int
+    seq: int
+    kind: str
+    workflow: str
+    run_id: str
+    token: str
+    epoch: int
+    step: str
+    for_s: float
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The guilty one: a triple taken at one instant, never what the page shows after the reap."""
 
     slot: int
     seq: int
     epoch: int
-    run_id: str
     workflow: str
+    run_id: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """One death. `executing` are (workflow, run id) of the slots open at the end.
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """One end. `issued_at` in seconds since the epoch, `_s` in seconds.
 
-    `died_at` is wall time in seconds, only to tell how old the certificate is.
+    `realm` identifies store and namespace without naming them, so that a supervisor finishes only
+    certificates of its own store.
+
+    >>> Certificate.from_json(certificate.to_json()) == certificate
+    True
     """
 
     incarnation: str
     slot: int
     pid: int
     cause: Cause
-    died_at: float
+    issued_at: float
+    realm: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    executing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     verdict: Verdict | None = None
+    executing: tuple[Executing, ...] = ()
     blocked_for_s: float | None = None
     liveness_bound_s: float | None = None
-    stack: str | None = None
+    stack: tuple[Frame, ...] = ()
 
     @property
     def id(self) -> str:
-        """Stable: one incarnation dies once."""
+        """The operation id of the settlement; with the shard it makes each script repeatable."""
         return self.incarnation
 
-    def lost(self, workflow: str) -> list[str] | None:
-        """The run ids whose loss counts: none, those executing, or None for all that were held."""
-        if self.cause in UNCOUNTED:
-            return []
-        if not self.executing and self.cause != "killed":
-            return None
-        return [run_id for name, run_id in self.executing if name == workflow]
+    @property
+    def lost(self) -> Literal["none", "executing", "all"]:
+        """Whose loss counts: with a verdict or on command nobody's; else of those who executed.
 
-    def as_json(self) -> dict[str, Any]:
-        """The form in which it crosses the channel and lies on disk."""
-        return asdict(self)
+        With nobody executing all that it held, unless a stranger killed it.
+        """
+        if self.verdict is not None or self.cause in NOT_AN_ACCIDENT:
+            return "none"
+        if self.executing:
+            return "executing"
+        return "none" if self.cause is Cause.KILLED else "all"
+
+    def lost_run_ids(self, workflow: str) -> tuple[str, ...] | None:
+        """The run ids of `workflow` whose loss counts; None means all that the dead one held."""
+        if self.lost == "all":
+            return None
+        if self.lost == "none":
+            return ()
+        return tuple(e.run_id for e in self.executing if e.workflow == workflow)
+
+    def charges_only(self, now: float) -> bool:
+        """Whether it is too old to requeue anything; `now` in seconds since the epoch."""
+        return now - self.issued_at > CHARGES_ONLY_AFTER_S
+
+    def to_json(self) -> bytes:
+        """The form in the run directory and on the channel."""
+        return msgspec.json.encode(self)
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Certificate:
-        """The inverse of `as_json`."""
-        verdict = found.get("verdict")
-        executing = [(str(name), str(run_id)) for name, run_id in found["executing"]]
-        return cls(
-            **{
-                **found,
-                "executing": executing,
-                "verdict": Verdict(**verdict) if verdict else None,
-            }
-        )
-
-
-class Registry:
-    """Certificates on disk that nobody has acted on yet."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def save(self, certificate: Certificate) -> None:
-        """Keep it until `discard`; whole or not at all."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._path(certificate.id)
-        scratch = path.with_suffix(".new")
-        scratch.write_text(json.dumps(certificate.as_json()))
-        os.replace(scratch, path)
-
-    def discard(self, certificate_id: str) -> None:
-        """It was acted on."""
-        self._path(certificate_id).unlink(missing_ok=True)
-
-    def left_over(self, now: float) -> list[Certificate]:
-        """Those of an earlier supervisor that are young enough to act on; older ones are dropped."""
-        found: list[Certificate] = []
-        for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []:
-            try:
-                certificate = Certificate.from_json(json.loads(path.read_text()))
-            except (OSError, ValueError, TypeError, KeyError):
-                path.unlink(missing_ok=True)
-                continue
-            if now - certificate.died_at < CHARGES_ONLY_AFTER_S:
-                found.append(certificate)
-            else:
-                path.unlink(missing_ok=True)
-        return found
-
-    def _path(self, certificate_id: str) -> Path:
-        return self._folder / f"{certificate_id}.json"
+    def from_json(cls, data: bytes) -> Certificate:
+        """Read `to_json`; raises `msgspec.DecodeError` for what is not one."""
+        return msgspec.json.decode(data, type=cls)

@@ -1,24 +1,41 @@
-"""Exit statuses, the same enum for every command.
+"""How a command ends: the one table of exit codes, and the error that carries one.
 
-Owns the numbers; each has one meaning for scripts and service managers.
+Owns the codes of `pyrula` and `pyrula-supervisor`. Refuses a second meaning for a number.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+import enum
 
 
-class Exit(IntEnum):
-    """What a command's exit status says."""
+class ExitCode(enum.IntEnum):
+    """What a command's exit status says; `CHILD_BOOT_FAILED` is only said by child to parent."""
 
-    OK = 0  # done, or a clean drain
-    ERROR = 1  # boot failed, or the worker was stopped by an error
-    USAGE = 2  # wrong usage or configuration; nothing was started
-    BOOT_FAILED = 3  # child to parent only: this child could not boot
-    STORE_UNREACHABLE = 4  # the store did not answer within the budget
-    RUN_FAILED = 5  # the awaited run ended in error
-    REFUSED = 6  # the product refused the request (conflict, finished, not found)
-    WAIT_TIMEOUT = 7  # the awaited run goes on
-    CRASH_LOOP = 70  # children kept dying for longer than --crash-loop-exit
-    INTERRUPTED = 130  # a second SIGINT while draining
-    TERMINATED = 143  # a second SIGTERM while draining
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CHILD_BOOT_FAILED = 3
+    STORE_UNREACHABLE = 4
+    RUN_FAILED = 5
+    REFUSED = 6
+    WAIT_TIMED_OUT = 7
+    CRASH_LOOP = 70
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class SupervisorError(Exception):
+    """The supervisor can't do what was asked; nothing is left half done.
+
+    `code` is stable; the message says what was expected, what was found and what to do; `exit` is
+    the status of the command.
+
+    >>> SupervisorError("expected …", code="control_unwritable").exit.name
+    'USAGE'
+    """
+
+    def __init__(self, message: str, *, code: str, exit: ExitCode = ExitCode.USAGE) -> None:  # noqa: A002
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.exit = exit
