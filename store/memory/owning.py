@@ -206,7 +206,6 @@ def finish(
     terminal = run.journal[-1] if len(run.journal[-1]) <= SMALL_TERMINAL else None
     for member in sorted(run.waiters):
         shard.tell(member, "done", run_id, terminal)
-    run.waiters.clear()
 
 
 def renew(shard: Shard, lock: Lock, ttl_ms: int, now: int) -> RenewReply:

@@ -253,6 +253,7 @@ class Program(RuleBasedStateMachine):
 
     # What holds after every transition
 
+    @precondition(lambda self: len(self.stores) > 1)
     @invariant()
     def all_stores_know_the_same(self) -> None:
         for run_id in self.memory.shard.runs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pyrula.workflows.stores.base import Flag
@@ -167,6 +169,20 @@ async def test_a_member_that_got_all_it_asked_for_is_not_hungry(stage: Stage) ->
     assert full.silent
 
 
+async def test_a_member_that_is_served_is_hungry_no_longer(stage: Stage) -> None:
+    first, served, last = [await stage.hear(f"member-{number}") for number in range(3)]
+    await stage.claim(member="member-0", hungry_ms=LONG_MS)
+    await stage.elapse(5)
+    await stage.claim(member="member-1", hungry_ms=LONG_MS)
+    await stage.submit("a")
+    await first.next()
+    assert len(await stage.claim(member="member-1", limit=1)) == 1
+    await stage.claim(member="member-2", hungry_ms=LONG_MS)
+    await stage.submit("b")
+    await last.next()
+    assert served.silent
+
+
 async def test_a_member_whose_hunger_expired_is_passed_over(stage: Stage) -> None:
     gone, there = await stage.hear("member-1"), await stage.hear("member-2")
     await stage.claim(member="member-1", hungry_ms=1)
@@ -175,3 +191,20 @@ async def test_a_member_whose_hunger_expired_is_passed_over(stage: Stage) -> Non
     await stage.submit("a")
     await there.next()
     assert gone.silent
+
+
+async def test_claims_that_race_hand_out_each_run_once(stage: Stage) -> None:
+    other = await stage.another()
+    ids = [f"run-{number}" for number in range(40)]
+    for run_id in ids:
+        await stage.submit(run_id)
+    replies = await asyncio.gather(
+        *(
+            (stage.store, other)[number % 2].claim(stage.request(member=f"m{number}", limit=3))
+            for number in range(20)
+        )
+    )
+    taken = [run.lock for reply in replies for run in reply.runs]
+    assert sorted(lock.ref.run_id for lock in taken) == sorted(ids)
+    assert len({lock.token for lock in taken}) > 1
+    assert await stage.claimable() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pyrula.workflows.stores.base import Lock
 from pyrula.workflows.stores.events import RunRequeued, unpack
 from tests.conformance.stage import INIT, LONG_MS, WORKFLOW, Stage, done, pending
@@ -52,6 +54,8 @@ async def test_the_second_look_waits_until_the_lock_has_lapsed(stage: Stage) -> 
     assert scanned.look_again_ms > 10_000
     await stage.elapse(20)
     assert await stage.scan(LONG_MS) == (0, 0)
+    assert await stage.scan(30) == (0, 0)
+    assert (await stage.info("a")).status == "running"
 
 
 async def test_a_suspect_that_lapsed_is_requeued_at_the_second_look(stage: Stage) -> None:
@@ -158,3 +162,18 @@ async def test_lapsed_runs_of_an_unserved_name_are_recovered_on_demand(stage: St
     assert await stage.store.recover_pending_runs(WORKFLOW) == 0
     assert (await stage.info("alive")).status == "running"
     assert await stage.claimable() == ["lapsed"]
+
+
+async def test_two_scanners_requeue_an_orphan_once(stage: Stage) -> None:
+    other = await stage.another()
+    await _lapsed(stage)
+    await stage.scan(TTL_MS)
+    await other.scan_orphans(WORKFLOW, 0, lock_ttl_ms=TTL_MS)
+    await stage.elapse(TTL_MS)
+    looks = await asyncio.gather(
+        stage.store.scan_orphans(WORKFLOW, 0, lock_ttl_ms=TTL_MS),
+        other.scan_orphans(WORKFLOW, 0, lock_ttl_ms=TTL_MS),
+    )
+    assert sorted(look.requeued for look in looks) == [0, 1]
+    assert len(await stage.journal("a")) == 2
+    assert await stage.claimable() == ["a"]

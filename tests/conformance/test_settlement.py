@@ -141,3 +141,13 @@ async def test_settling_a_member_that_was_never_there_is_harmless(stage: Stage) 
     await stage.submit("a")
     assert await stage.settle("nobody") == (0, False)
     assert await stage.claimable() == ["a"]
+
+
+async def test_the_dead_renew_nothing_while_their_settlement_is_half_done(stage: Stage) -> None:
+    for run_id in ("a", "b"):
+        await stage.submit(run_id)
+    locks = [run.lock for run in await stage.claim(limit=2)]
+    assert await stage.settle(limit=1) == (1, True)
+    assert [reply.held for reply in await stage.renew(*locks)] == [False, False]
+    assert await stage.settle(limit=1) == (1, False)
+    assert sorted(await stage.claimable()) == ["a", "b"]
