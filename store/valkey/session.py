@@ -13,7 +13,7 @@ from pyrula.workflows.stores.errors import StoreError
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.stores.valkey.calls import Caller
 from pyrula.workflows.stores.valkey.config import ValkeyConfig
-from pyrula.workflows.stores.valkey.functions import ScriptBuild, script_build
+from pyrula.workflows.stores.valkey.functions import script_build
 from pyrula.workflows.stores.valkey.keys import Keys
 from pyrula.workflows.stores.valkey.registry import meet_store
 from pyrula.workflows.stores.valkey.server import ServerInfo, check_server, parse_info, unverified
@@ -29,11 +29,10 @@ class Session:
     def __init__(self, url: StoreUrl, config: ValkeyConfig, keys: Keys, seams: Seams) -> None:
         self.url = url
         self.store_id = config.store_id or ""
-        self.source = ""
+        self.source = script_build().source
         self._config = config
         self._keys = keys
         self._seams = seams
-        self._build: ScriptBuild = script_build()
         self._server: ServerInfo | None = None
         self._known = config.store_id
         self._main: Caller | None = None
@@ -90,11 +89,11 @@ class Session:
             await self._contact.wait()
         return self.contacts
 
-    async def _meet(self, connection: Connection, first: bool) -> None:  # noqa: FBT001
+    async def _meet(self, connection: Connection, first: bool) -> None:
         if self._server is None:
             self._server = await self._inspect(connection)
-            shebang = self._server.knows_shebang
-            self.source = self._build.source if shebang else self._build.plain
+            if not self._server.knows_shebang:
+                self.source = script_build().plain
         self.store_id = self._known = await meet_store(
             connection,
             self._keys.store_id(),
@@ -115,7 +114,7 @@ class Session:
             parse_info(info.decode()), url, allow_eviction=self._config.allow_eviction
         )
 
-    def _note_contact(self, first: bool) -> None:  # noqa: FBT001
+    def _note_contact(self, first: bool) -> None:
         self._contact.set()
         self._contact = asyncio.Event()
 

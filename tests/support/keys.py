@@ -69,7 +69,7 @@ def _must_expire(server: ValkeyServer, full: str, spec: KeySpec) -> bool:
 def _timeless(value: Any, *, in_order: bool) -> Any:
     if isinstance(value, bytes):
         return _TIME.sub(b"T", value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         items = [_timeless(item, in_order=True) for item in cast("list[Any]", value)]
         return items if in_order else sorted(items)
     return value
