@@ -18,8 +18,8 @@ def check_conservation(shard: Shard) -> None:
     """V7: each run is in exactly one place, and the indexes name no other."""
     queued = [run_id for _, run_id in shard.queue]
     held = [run_id for ids in shard.held.values() for run_id in ids]
-    for places in (queued, held):
-        assert len(places) == len(set(places))
+    for named in (queued, held):
+        assert len(named) == len(set(named))
     for run_id, run in shard.runs.items():
         places = (run_id in queued, run_id in shard.running, run_id in shard.timers)
         assert places in _PLACES[run.status], f"{run_id} is {run.status} and lies in {places}"

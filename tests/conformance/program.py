@@ -7,6 +7,7 @@ of a run protocol (V1, V2, V5, V7, V12), and that every store answers as the mem
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -257,8 +258,7 @@ class Program(RuleBasedStateMachine):
     @invariant()
     def all_stores_know_the_same(self) -> None:
         for run_id in self.memory.shard.runs:
-            ref = RunRef(WORKFLOW, run_id, 0)
-            self.everywhere(lambda store, ref=ref: _standing(store, ref))
+            self.everywhere(functools.partial(_standing, RunRef(WORKFLOW, run_id, 0)))
 
     @invariant()
     def every_run_is_in_one_place(self) -> None:
@@ -287,7 +287,7 @@ async def _soon(store: Store) -> list[int]:
     return [due for due in dues if due < LONG_MS]
 
 
-async def _standing(store: Store, ref: RunRef) -> Any:
+async def _standing(ref: RunRef, store: Store) -> Any:
     """What is known of a run, without the times of day."""
     info = await store.info(ref)
     page = await store.read_journal(ref, 1)
