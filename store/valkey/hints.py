@@ -26,13 +26,12 @@ class ValkeyListener:
         self._on_hint = on_hint
         self._on_gap = on_gap
         self._closed = False
-        self._subscribed = False
         self._subscription = Subscription(url, on_message=self._heard, on_gap=self._missed)
 
     @property
     def degraded(self) -> bool:
         """True while hints can't arrive (denied or disconnected) and polling must do."""
-        return not (self._subscribed and self._subscription.up)
+        return not self._subscription.listening
 
     async def open(self, channel: str) -> None:
         """Subscribe; acknowledged when this returns, unless the server doesn't answer or denies.
@@ -42,9 +41,9 @@ class ValkeyListener:
         self._subscription.start()
         try:
             async with asyncio.timeout(SUBSCRIBE_WITHIN_S):
-                self._subscribed = await self._subscription.subscribe(channel)
+                await self._subscription.subscribe(channel)
         except TimeoutError:
-            self._subscribed = False
+            pass  # degraded, until the server is there
         except BaseException:
             await self.close()
             raise
@@ -60,6 +59,5 @@ class ValkeyListener:
             self._on_hint(hint)
 
     def _missed(self) -> None:
-        self._subscribed = True
         if not self._closed:
             self._on_gap()

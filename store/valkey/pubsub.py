@@ -49,6 +49,7 @@ class Subscription:
         self._asked: deque[bytes] = deque()
         self._gap = False
         self._denied = False
+        self._closed = False
         self._link = Link(url, on_connect=self._resubscribe, on_push=self._pushed, timing=timing)
 
     def start(self) -> None:
@@ -56,12 +57,15 @@ class Subscription:
         self._link.start()
 
     @property
-    def up(self) -> bool:
-        """Whether messages can arrive now."""
-        return self._link.up
+    def listening(self) -> bool:
+        """Whether the messages of every channel asked for arrive now."""
+        answers = self._channels.values()
+        acknowledged = all(answer.done() and answer.result() for answer in answers)
+        return bool(answers) and acknowledged and self._link.up
 
     async def close(self) -> None:
         """Stop; whoever still waits for a subscription gets False."""
+        self._closed = True
         await self._link.close()
         for answer in self._channels.values():
             if not answer.done():
@@ -70,9 +74,11 @@ class Subscription:
     async def subscribe(self, channel: str) -> bool:
         """True once the server acknowledged: every later message arrives, until the next gap.
 
-        False where the server denies it (then poll). Waits while the server is away; bound it with
-        `asyncio.timeout`.
+        False where the server denies it (then poll) and after `close()`. Waits while the server is
+        away; bound it with `asyncio.timeout`.
         """
+        if self._closed:
+            return False
         name = channel.encode()
         if name not in self._channels:
             self._channels[name] = asyncio.get_running_loop().create_future()
@@ -81,11 +87,13 @@ class Subscription:
         # Shielded: the answer belongs to all who wait for this channel.
         return await asyncio.shield(self._channels[name])
 
-    async def _resubscribe(self, connection: Connection, first: bool) -> None:  # noqa: FBT001
+    async def _resubscribe(self, connection: Connection, first: bool) -> None:
         self._connection = connection
         self._asked.clear()
         self._gap = not first
-        for channel in self._channels:
+        for channel, answer in self._channels.items():
+            if answer.done():
+                self._channels[channel] = asyncio.get_running_loop().create_future()
             self._ask(connection, channel)
 
     def _ask(self, connection: Connection, channel: bytes) -> None:
@@ -107,10 +115,7 @@ class Subscription:
     def _answered(self, *, yes: bool) -> None:
         if not self._asked:
             return
-        channel = self._asked.popleft()
-        if self._channels[channel].done():
-            self._channels[channel] = asyncio.get_running_loop().create_future()
-        self._channels[channel].set_result(yes)
+        self._channels[self._asked.popleft()].set_result(yes)
         if self._gap and not self._asked:
             self._gap = False
             if self._on_gap is not None:

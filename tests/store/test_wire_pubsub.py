@@ -114,6 +114,35 @@ async def test_a_denied_subscription_costs_one_log_line_and_answers_false(
     assert [line["event"] for line in lines] == ["pubsub_denied"]
 
 
+async def test_a_subscription_denied_again_after_a_cut_is_not_taken_for_listening(
+    private_valkey: Callable[..., ValkeyServer], tmp_path: Path
+) -> None:
+    server = private_valkey()
+    server.command("ACL", "SETUSER", "default", "resetchannels", "&ours:*")
+    gaps: list[bool] = []
+    async with FaultProxy(server.socket, tmp_path / "p") as proxy:
+        hints = Subscription(
+            StoreUrl.parse(proxy.url),
+            on_message=ignore,
+            on_gap=lambda: gaps.append(hints.listening),
+            timing=QUICK,
+        )
+        hints.start()
+        assert await hints.subscribe("ours:1")
+        listening = [hints.listening]
+        assert not await hints.subscribe("theirs:1")
+        listening.append(hints.listening)
+        assert listening == [True, False]
+        await proxy.cut()
+        await eventually(lambda: gaps)
+        server.command("ACL", "SETUSER", "default", "allchannels")
+        await proxy.cut()
+        await eventually(lambda: hints.listening)
+        await hints.close()
+        assert not await hints.subscribe("ours:2")
+    assert gaps == [False, True]
+
+
 async def test_a_subscription_asked_for_while_the_server_is_away_is_made_when_it_is_back(
     private_valkey: Callable[..., ValkeyServer],
 ) -> None:
