@@ -1,1 +1,1 @@
-"""Measures and long counts: `make bench`, `make soak`. Not shipped, not run by the tests."""
+"""Benchmarks and soak tests: commands that measure, never tests that pass or fail by a clock."""

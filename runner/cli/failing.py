@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from pyrula.supervisor.exits import Exit
+from pyrula.supervisor.exits import ExitCode
 from pyrula.workflows.stores.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -27,22 +27,22 @@ from pyrula.workflows.stores.errors import (
 )
 
 # The first row that fits decides; what is in none of them was refused.
-_EXITS: tuple[tuple[tuple[type[PyrulaError], ...], Exit], ...] = (
-    ((InvalidInputError, ConfigurationError, WrongServer), Exit.USAGE),
-    ((StoreUnavailable,), Exit.STORE_UNREACHABLE),
-    ((RunFailedError, RunCancelledError), Exit.RUN_FAILED),
-    ((ResultTimeout,), Exit.WAIT_TIMEOUT),
+_EXITS: tuple[tuple[tuple[type[PyrulaError], ...], ExitCode], ...] = (
+    ((InvalidInputError, ConfigurationError, WrongServer), ExitCode.USAGE),
+    ((StoreUnavailable,), ExitCode.STORE_UNREACHABLE),
+    ((RunFailedError, RunCancelledError), ExitCode.RUN_FAILED),
+    ((ResultTimeout,), ExitCode.WAIT_TIMED_OUT),
 )
 
 
-def exit_of(error: PyrulaError) -> Exit:
+def exit_of(error: PyrulaError) -> ExitCode:
     """The exit code that tells of `error`."""
     if error.code == "module_failed":
-        return Exit.ERROR
+        return ExitCode.FAILED
     for kinds, code in _EXITS:
         if isinstance(error, kinds):
             return code
-    return Exit.REFUSED
+    return ExitCode.REFUSED
 
 
 def guarded(command: click.Command, argv: list[str]) -> int:
@@ -51,22 +51,22 @@ def guarded(command: click.Command, argv: list[str]) -> int:
     try:
         # Without standalone mode click returns what the command returned, and its own exit code
         # after --help.
-        return int(command.main(argv, prog_name="pyrula", standalone_mode=False) or Exit.OK)
+        return int(command.main(argv, prog_name="pyrula", standalone_mode=False) or ExitCode.OK)
     except PyrulaError as error:
         show_error(error.as_dict(), as_json=as_json)
         return exit_of(error)
     except click.ClickException as error:
         show_error({"code": "usage", "message": _usage(error), "detail": {}}, as_json=as_json)
-        return Exit.USAGE
+        return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()
-        return Exit.OK
+        return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the last line of defence: a sentence, no traceback
         message = f"expected to go on, found {type(error).__name__}: {error}; please report this"
         show_error({"code": "internal", "message": message, "detail": {}}, as_json=as_json)
-        return Exit.ERROR
+        return ExitCode.FAILED
 
 
 def show_error(error: dict[str, Any], *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, get_args
 
 import click
 
-from pyrula.supervisor.exits import Exit
+from pyrula.supervisor.exits import ExitCode
 from pyrula.workflows.cli.stores import StoreChoice, choose_store, opened, store_options
 from pyrula.workflows.stores.base import Status
 
@@ -41,7 +41,7 @@ def _command(body: Callable[P, Coroutine[Any, Any, None]]) -> Callable[..., int]
         given["choice"] = choose_store(store, namespace, count, title=title)  # type: ignore[arg-type]
         _quiet_logs()
         asyncio.run(body(*args, **given))
-        return Exit.OK
+        return ExitCode.OK
 
     return run
 
@@ -96,6 +96,8 @@ async def submit(
         if not (await store.register(name, serving=False)).served:
             click.echo(f"no worker has served {name!r} yet; the run waits for one", err=True)
         if wait:
+            if not as_json:
+                click.echo(f"submitted {run.run_id}", err=True)
             await _print_result(client, name, run.run_id, timeout, as_json=as_json)
         elif as_json:
             _print_json({"run_id": run.run_id, "workflow": name, "status": await run.status()})

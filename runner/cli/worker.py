@@ -50,8 +50,8 @@ def worker_options(command: Command) -> Command:
     help="Seconds to wait at start for a store that doesn't answer.",
 )  # fmt: skip
 @click.option(
-    "--log-format", type=click.Choice(["auto", "console", "json"]), default="auto",
-    show_default=True, help="auto: console on a terminal, else JSON.",
+    "--log-format", type=click.Choice(["auto", "pretty", "json"]), default="auto",
+    show_default=True, help="auto: pretty on a terminal, else JSON.",
 )  # fmt: skip
 @store_options
 @worker_options
