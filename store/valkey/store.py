@@ -31,7 +31,7 @@ from pyrula.workflows.stores.valkey.url import StoreUrl
 
 # What one script call may touch, so that none takes longer than 5 ms.
 MOST_CLAIMED = 256
-MOST_TAKEN = 250
+MOST_TAKEN = 200
 MOST_FIRED = 500
 
 _PARKED: tuple[Literal["parked", "cancel", "due"], ...] = ("parked", "cancel", "due")
@@ -251,7 +251,7 @@ class ValkeyStore:
         lost: Sequence[str] | None,
         limit: int = 1_000,
     ) -> base.Settled:
-        """Bury a dead incarnation and requeue what it held, 250 runs a call; see `Store`."""
+        """Bury a dead incarnation and requeue what it held, 200 runs a call; see `Store`."""
         requeued, more = await self._of_shard(
             b"settle_death",
             workflow,

@@ -1,7 +1,7 @@
 -- Requeues runs whose locks have lapsed, at the word of a person: one look only.
 --
 -- KEYS[1] shard prefix
--- ARGV[2] most runs to requeue (at most 250)
+-- ARGV[2] most runs to requeue (at most 200)
 -- ARGV[3] jitter, 0 to 1
 -- ARGV[4] operation id
 -- Returns {requeued}.

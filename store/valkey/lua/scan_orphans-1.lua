@@ -4,7 +4,7 @@
 --
 -- KEYS[1] shard prefix
 -- ARGV[2] lock ttl, ms
--- ARGV[3] most runs to requeue (at most 250)
+-- ARGV[3] most runs to requeue (at most 200)
 -- ARGV[4] jitter, 0 to 1
 -- ARGV[5] operation id
 -- Returns {suspected, requeued, ms until the next look or -1}.

@@ -5,7 +5,7 @@
 -- ARGV[2] incarnation
 -- ARGV[3] reason (a vetted word)
 -- ARGV[4] cause (a vetted word, or empty)
--- ARGV[5] most runs to requeue (at most 250)
+-- ARGV[5] most runs to requeue (at most 200)
 -- ARGV[6] jitter, 0 to 1
 -- ARGV[7] operation id
 -- ARGV[8] 'all' when each loss counts, else 'some'
