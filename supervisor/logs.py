@@ -1,0 +1,38 @@
+"""Structured logs of every process that we start.
+
+Owns the one configuration of structlog: events with fields to stderr, pretty on a terminal, JSON
+otherwise. Lines of a child carry its slot. Control characters in values are escaped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal
+
+import structlog
+
+Format = Literal["auto", "pretty", "json"]
+
+
+def configure(form: Format = "auto", *, slot: int | None = None) -> None:
+    """Send events of this process to stderr; `slot` marks a child's lines."""
+
+    def mark(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if slot is not None:
+            event["slot"] = slot
+        return event
+
+    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    render: Any = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            mark,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            render,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
