@@ -13,12 +13,12 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import EventDict
 
-LogFormat = Literal["auto", "console", "json"]
+LogFormat = Literal["auto", "pretty", "json"]
 
 
 def configure_logs(fmt: LogFormat = "auto", *, level: int = logging.INFO, **bound: Any) -> None:
     """Send our log lines of at least `level` to stderr; `bound` (a slot…) is in each of them."""
-    pretty = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
+    pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
 
     # Not context variables: the renewal thread and the step pool wouldn't have them.
     def add_bound(_: Any, __: str, event: EventDict) -> EventDict:

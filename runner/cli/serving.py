@@ -1,6 +1,6 @@
 """Running one worker in the foreground of this process.
 
-Owns the order: import, open the store, serve, close. Refuses to restart anything; a supervisor does.
+Owns the order: import, open, serve, close. Refuses to restart anything; a supervisor does that.
 """
 
 from __future__ import annotations

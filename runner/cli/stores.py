@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -109,4 +110,6 @@ def _holds_a_password(url: str) -> bool:
 
 def _embedded_url() -> str | None:
     """The server that a supervisor keeps under ./.pyrula, if it answers."""
-    return None
+    from pyrula.supervisor.embedded import running_url
+
+    return running_url(Path(".pyrula"))

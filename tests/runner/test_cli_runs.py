@@ -6,12 +6,14 @@ import asyncio
 import io
 import socketserver
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pyrula.supervisor.embedded import EmbeddedServer
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.engine.registry import workflow
 from pyrula.workflows.stores.valkey.store import ValkeyStore
@@ -188,6 +190,24 @@ def test_without_a_store_one_sentence(
     monkeypatch.chdir(tmp_path)
     said = cli("runs", "list", "--json")
     assert (said.code, said.error["code"]) == (2, "no_store")
+
+
+def test_the_embedded_server_of_the_folder_is_found(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not pytest's folder: the path of a unix socket may have no more than 107 bytes.
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.chdir(folder)
+        server = EmbeddedServer(Path(folder, ".pyrula"))
+        server.start()
+        try:
+            cli("runs", "submit", "cli_greet", "--run-id", "kept")
+            monkeypatch.delenv("PYRULA_STORE_URL")
+            cli("runs", "submit", "cli_greet", "--run-id", "here")
+            assert [run["run_id"] for run in cli("runs", "list", "--json").json] == ["here"]
+        finally:
+            server.stop()
+        assert cli("runs", "list", "--json").error["code"] == "no_store"
 
 
 def test_the_flag_wins_over_the_environment(cli: Cli, tmp_path: Path) -> None:

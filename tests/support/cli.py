@@ -77,23 +77,32 @@ def run_pyrula(*argv: str, env: dict[str, str], cwd: Path, timeout: float = 30.0
 
 
 @contextmanager
-def worker_process(
+def worker_starting(
     *argv: str, env: dict[str, str], cwd: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A `pyrula worker` that is ready, and its log; killed at the end if it is still there."""
+    """A `pyrula worker` that was just started, and its log; killed at the end if still there."""
     log = cwd / "worker.log"
-    with log.open("wb") as stderr:
+    with log.open("wb") as said:
         process = subprocess.Popen(
             [PYRULA, "worker", "--log-format", "json", *argv],
             env=os.environ | env,
             cwd=cwd,
-            stdout=stderr,
-            stderr=stderr,
+            stdout=said,
+            stderr=said,
         )
     try:
-        until(lambda: "worker_ready" in log.read_text() or process.poll() is not None, 20)
-        assert process.poll() is None, log.read_text()
         yield process, log
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def worker_process(
+    *argv: str, env: dict[str, str], cwd: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`worker_starting`, once it is ready."""
+    with worker_starting(*argv, env=env, cwd=cwd) as (process, log):
+        until(lambda: "worker_ready" in log.read_text() or process.poll() is not None, 20)
+        assert process.poll() is None, log.read_text()
+        yield process, log
