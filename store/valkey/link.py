@@ -183,22 +183,27 @@ class Link:
             asyncio.get_running_loop().call_soon(self._on_up, first)
 
     async def _connect(self) -> Connection:
-        connection = Connection(self._scripts, self._on_push)
         try:
             async with asyncio.timeout(self._timing.connect):
-                await self._open(connection)
-                await self._introduce(connection)
-                if self._on_connect is not None:
-                    await self._on_connect(connection, self.ups == 0)
-        except BaseException as error:
-            await _end(connection, "set-up failed")
-            if isinstance(error, TimeoutError):
-                raise NotSent(f"no answer within {self._timing.connect:g} s") from None
-            raise
+                connection = await self._open()
+                try:
+                    await self._introduce(connection)
+                    if self._on_connect is not None:
+                        await self._on_connect(connection, self.ups == 0)
+                except BaseException:
+                    await _end(connection, "set-up failed")
+                    raise
+        except TimeoutError:
+            raise NotSent(f"no answer within {self._timing.connect:g} s") from None
         return connection
 
-    async def _open(self, connection: Connection) -> None:
+    async def _open(self) -> Connection:
+        """A connection without a login yet. If this fails the loop lets go of it, not we.
+
+        (uvloop then never calls `connection_lost`, so waiting for that would be for ever.)
+        """
         loop = asyncio.get_running_loop()
+        connection = Connection(self._scripts, self._on_push)
         url = self.url
         if url.path:
             await loop.create_unix_connection(lambda: connection, url.path)
@@ -206,6 +211,7 @@ class Link:
             await loop.create_connection(
                 lambda: connection, url.host, url.port, ssl=url.ssl_context()
             )
+        return connection
 
     async def _introduce(self, connection: Connection) -> None:
         requests: list[asyncio.Future[Reply]] = []
@@ -247,9 +253,8 @@ def _log_in(connection: Connection, user: str | None, password: Secret) -> async
 
 async def _end(connection: Connection, reason: str) -> None:
     """Fail what is in flight and wait until the transport is gone, so that nothing leaks."""
-    if connection.opened:
-        connection.fail(reason)
-        await asyncio.wait({connection.closed})
+    connection.fail(reason)
+    await asyncio.wait({connection.closed})
 
 
 def _may_pass(problem: Exception) -> bool:

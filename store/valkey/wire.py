@@ -70,7 +70,6 @@ class Connection(asyncio.Protocol):
         on_push: Callable[[Reply], None] | None = None,
     ) -> None:
         self.lost: str | None = "not connected yet"
-        self.opened = False
         self.heard = 0
         self.paused = False
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -165,7 +164,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not isinstance: uvloop's transports only look like asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
-        self.opened = True
         self.lost = None
 
     def data_received(self, data: bytes) -> None:

@@ -72,7 +72,7 @@ async def test_calls_resume_after_a_killed_server_has_loaded_its_log(
     private_valkey: Callable[..., ValkeyServer],
 ) -> None:
     # Slow enough to be caught loading: it serves clients after each 1024 commands of the log.
-    server = private_valkey(aof="everysec", key_load_delay="150")
+    server = private_valkey(aof="always", key_load_delay="150")
     async with linked(server.url) as link:
         for number in range(5_000):
             link.call(b"SET", f"key-{number}", "x" * 10)
@@ -209,6 +209,26 @@ async def test_closing_fails_what_is_in_flight_as_unknown(
         assert isinstance(queued.exception(), OutcomeUnknown | NotSent)
         with pytest.raises(NotSent):
             await link.call(b"PING")
+
+
+async def test_closing_ends_at_whatever_moment_of_the_set_up(
+    private_valkey: Callable[..., ValkeyServer],
+) -> None:
+    server = private_valkey(tcp=True)
+    for url in (server.url, server.tcp_url):
+        for ticks in range(60):
+            link = Link(StoreUrl.parse(url), timing=QUICK)
+            link.start()
+            for _ in range(ticks // 3):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await link.close()
+
+    def only_we_are_left() -> bool:
+        clients: bytes = server.command("INFO", "clients")
+        return b"connected_clients:1\r\n" in clients
+
+    await eventually(only_we_are_left)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
