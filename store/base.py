@@ -222,6 +222,15 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
     terminal: bytes | None = None
 
 
+class Posted(Awaitable[AppendReply], Protocol):
+    """A posted append; awaiting it is optional."""
+
+    @property
+    def arrived(self) -> bool:
+        """True once the store has said that the events are in the journal."""
+        ...
+
+
 class Listener(Protocol):
     """A live subscription to one member's hints."""
 
@@ -304,9 +313,7 @@ class Store(Protocol):
         """Take runs in FIFO order. Raises `TokenRefused` if `n` is stale or the member is dead."""
         ...
 
-    def post(
-        self, lock: Lock, first_seq: int, events: Sequence[bytes]
-    ) -> Awaitable[AppendReply]:
+    def post(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> Posted:
         """As `append`, but its bytes are with the kernel when this returns.
 
         The answer may be left unawaited; a lost post is healed by the next `append`, which carries

@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pyrula.workflows.stores.base import AppendReply, ParkReply, Status
+from pyrula.workflows.stores.base import AppendReply, ParkReply, Posted, Status
 from pyrula.workflows.stores.seams import LoopSleeper, Sleeper
 
 
 class Journal(Protocol):
     """One run's journal under one lock; raises as `stores.base.Store` does."""
 
-    def post(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
+    def post(self, first_seq: int, events: Sequence[bytes]) -> Posted:
         """Bytes are with the kernel on return; the answer need not be awaited."""
         ...
 
-    async def append(self, first_seq: int, events: Sequence[bytes]) -> AppendReply:
-        """Durable on return."""
+    def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
+        """Durable once awaited."""
         ...
 
     async def park(

@@ -8,24 +8,14 @@ written: the context does.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from itertools import islice
 
 from pyrula.workflows.engine.env import Journal, Limits
 from pyrula.workflows.engine.unwinding import StreamTooLarge
-from pyrula.workflows.stores.base import AppendReply, Flag, ParkReply, Status
+from pyrula.workflows.stores.base import Flag, ParkReply, Posted, Status
 from pyrula.workflows.stores.errors import JournalRolledBack
 from pyrula.workflows.stores.events import Event, pack
-
-
-class _Entry:
-    __slots__ = ("answer", "carried", "raw")
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self.answer: Awaitable[AppendReply] | None = None
-        self.carried = False
 
 
 class JournalWriter:
@@ -33,9 +23,14 @@ class JournalWriter:
 
     def __init__(self, journal: Journal, length: int, limits: Limits) -> None:
         self._journal = journal
-        self._limits = limits
+        self._durable = limits.step_boundary_durability
+        self._buffer_size = limits.event_buffer_size
+        # Two places stay free for the overflow marker and the terminal event.
+        self._most = limits.max_events - 2
         self._acked = length
-        self._tail: deque[_Entry] = deque()
+        # Sequence of the last event that an append in flight carries.
+        self._carried = length
+        self._tail: deque[tuple[bytes, Posted | None]] = deque()
         self.flags = Flag.NONE
 
     @property
@@ -45,46 +40,47 @@ class JournalWriter:
 
     def unsaved(self) -> tuple[int, list[bytes]]:
         """First sequence and bytes of the events that may not have arrived."""
-        return self._acked + 1, [entry.raw for entry in self._tail]
+        return self._acked + 1, [raw for raw, _ in self._tail]
 
     def note(self, event: Event) -> None:
         """Give the event to the kernel, not waiting for the answer; buffered in write-behind."""
-        entry = self._add(event)
-        if self._limits.step_boundary_durability:
-            entry.answer = self._journal.post(self.length, (entry.raw,))
+        raw, seq = pack(event), self._next()
+        posted = self._journal.post(seq, (raw,)) if self._durable else None
+        self._tail.append((raw, posted))
 
     async def commit(self, event: Event) -> None:
         """Write the event and wait until it is durable; only buffer it in write-behind.
 
         Raises `TokenRefused`, `JournalRolledBack`, `StoreUnavailable`.
         """
-        self._add(event)
-        if (
-            self._limits.step_boundary_durability
-            or len(self._tail) >= self._limits.event_buffer_size
-        ):
+        self._next()
+        self._tail.append((pack(event), None))
+        if self._durable or len(self._tail) >= self._buffer_size:
             await self.flush()
 
     async def flush(self) -> None:
         """Wait until everything noted so far is durable."""
-        self._drop_answered()
-        last = self.length
-        # What another leg's append already carries is in order before ours on the connection.
-        carried = next((i for i, e in enumerate(self._tail) if not e.carried), len(self._tail))
+        tail = self._tail
+        while tail and (posted := tail[0][1]) is not None and posted.arrived:
+            tail.popleft()
+            self._acked += 1
+        last = self._acked + len(tail)
+        # What another leg's append carries is ahead of ours on the connection: begin behind it.
+        first = max(self._acked, self._carried) + 1
         try:
-            reply = await self._append(carried)
+            await self._append(first, last)
         except JournalRolledBack:
-            if not carried:
+            if first == self._acked + 1:
                 raise
             # The other leg's append failed, so ours left a gap: carry everything ourselves.
-            reply = await self._append(0)
-        self.flags |= reply.flags
+            await self._append(self._acked + 1, last)
         self._acknowledge(last)
 
     async def park(self, event: Event | None, due_ms: int | None) -> ParkReply:
         """Append what is outstanding (and `event`) and give the run up, unless it is due."""
         if event is not None:
-            self._add(event)
+            self._next()
+            self._tail.append((pack(event), None))
         last = self.length
         reply = await self._journal.park(*self.unsaved(), due_ms=due_ms)
         self._acknowledge(last)
@@ -95,41 +91,25 @@ class JournalWriter:
         first, unsaved = self.unsaved()
         await self._journal.finish(first, [*unsaved, *map(pack, events)], status=status)
 
-    async def _append(self, skip: int) -> AppendReply:
-        entries = list(self._tail)[skip:]
-        for entry in entries:
-            entry.carried = True
+    async def _append(self, first: int, last: int) -> None:
+        events = [raw for raw, _ in islice(self._tail, first - 1 - self._acked, None)]
+        self._carried = last
         try:
-            return await self._journal.append(self._acked + skip + 1, [e.raw for e in entries])
+            reply = await self._journal.append(first, events)
         except BaseException:
-            for entry in entries:
-                entry.carried = False
+            self._carried = self._acked
             raise
+        if reply.flags:
+            self.flags |= reply.flags
 
-    def _add(self, event: Event) -> _Entry:
-        # Two places stay free for the overflow marker and the terminal event.
-        if self.length + 2 >= self._limits.max_events:
+    def _next(self) -> int:
+        """The sequence of the next event. Raises `StreamTooLarge` at the cap."""
+        seq = self._acked + len(self._tail) + 1
+        if seq > self._most:
             raise StreamTooLarge
-        entry = _Entry(pack(event))
-        self._tail.append(entry)
-        return entry
-
-    def _drop_answered(self) -> None:
-        while self._tail and _arrived(self._tail[0]):
-            self._tail.popleft()
-            self._acked += 1
+        return seq
 
     def _acknowledge(self, last: int) -> None:
         while self._acked < last and self._tail:
             self._tail.popleft()
             self._acked += 1
-
-
-def _arrived(entry: _Entry) -> bool:
-    answer = entry.answer
-    return (
-        isinstance(answer, asyncio.Future)
-        and answer.done()
-        and not answer.cancelled()
-        and answer.exception() is None
-    )

@@ -24,6 +24,7 @@ from pyrula.workflows.stores.base import (
     Flag,
     Lock,
     ParkReply,
+    Posted,
     Status,
     Store,
 )
@@ -51,13 +52,13 @@ class BoundJournal:
     store: Store
     lock: Lock
 
-    def post(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
+    def post(self, first_seq: int, events: Sequence[bytes]) -> Posted:
         """See `Store.post`."""
         return self.store.post(self.lock, first_seq, events)
 
-    async def append(self, first_seq: int, events: Sequence[bytes]) -> AppendReply:
+    def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
         """See `Store.append`."""
-        return await self.store.append(self.lock, first_seq, events)
+        return self.store.append(self.lock, first_seq, events)
 
     async def park(
         self, first_seq: int, events: Sequence[bytes], *, due_ms: int | None

@@ -8,8 +8,8 @@ a request. Refuses to know what a transition does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from pyrula.workflows.stores import base
 from pyrula.workflows.stores.base import Lock, RunRef
@@ -104,17 +104,12 @@ class MemoryStore:
             reply = owning.claim(shard, request, now)
         return await _answer(reply)
 
-    def post(
-        self, lock: Lock, first_seq: int, events: Sequence[bytes]
-    ) -> Awaitable[base.AppendReply]:
+    def post(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.Posted:
         """Append at once; the answer may be left unawaited."""
-        answer = asyncio.get_running_loop().create_future()
         try:
-            answer.set_result(self._append(lock, first_seq, events))
+            return _Posted(self._append(lock, first_seq, events))
         except StoreError as refusal:
-            answer.set_exception(refusal)
-            answer.exception()  # seen: nobody need await it
-        return answer
+            return _Posted(refusal)
 
     async def append(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.AppendReply:
         """Write events, skipping those already there."""
@@ -322,6 +317,24 @@ class MemoryRenewer:
     def _renew(self, lock: Lock, ttl_ms: int) -> base.RenewReply:
         with self._server.transition(lock.ref.workflow, lock.ref.shard) as (shard, now):
             return owning.renew(shard, lock, ttl_ms, now)
+
+
+class _Posted:
+    """The answer to a post: a reply, or a refusal that awaiting raises."""
+
+    def __init__(self, answer: base.AppendReply | StoreError) -> None:
+        self._answer = answer
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the events are in the journal."""
+        return not isinstance(self._answer, StoreError)
+
+    def __await__(self) -> Generator[Any, None, base.AppendReply]:
+        yield from asyncio.sleep(0).__await__()
+        if isinstance(self._answer, StoreError):
+            raise self._answer
+        return self._answer
 
 
 async def _answer(value: T) -> T:

@@ -49,6 +49,14 @@ class Appending:
         self._run_id = run_id
         self._maxlen = maxlen
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the events are in the journal; a refusal is an integer code."""
+        future = self._future
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return False
+        return type(future.result()) is not int
+
     def __await__(self) -> Generator[object, None, AppendReply]:
         try:
             reply: Reply = yield from self._future.__await__()

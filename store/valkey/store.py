@@ -147,9 +147,7 @@ class ValkeyStore:
         )
         return decode.claim_reply(reply, request)
 
-    def post(
-        self, lock: Lock, first_seq: int, events: Sequence[bytes]
-    ) -> Awaitable[base.AppendReply]:
+    def post(self, lock: Lock, first_seq: int, events: Sequence[bytes]) -> base.Posted:
         """As `append`, but its bytes are with the kernel when this returns."""
         main = self._session.main
         ref = lock.ref
