@@ -164,6 +164,7 @@ class EmbeddedServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             process_group=0,
+            preexec_fn=_unblock_signals,  # noqa: PLW1509  this process has one thread
         )
         self._pid = self._process.pid
         record = {"pid": self._pid, "ticks": procfs.start_ticks(self._pid)}
@@ -197,6 +198,11 @@ class _Exclusive:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
+
+
+def _unblock_signals() -> None:
+    """The command blocks TERM while it boots; a server that inherits that can't be stopped."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def answers(path: Path) -> bool:
