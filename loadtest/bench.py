@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest import floor, latency, memory, throughput
+from loadtest.stage import server_info
 from tests.support.valkey import ValkeyServer
 
 BUILT = ("W1", "W2", "W6")
@@ -137,8 +138,7 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """What was measured, and on what."""
     with ValkeyServer() as server:
-        info: bytes = server.command("INFO", "server")
-    fields = dict(line.partition(":")[::2] for line in info.decode().splitlines())
+        fields = server_info(server, "server")
     named = ("pyrula", "uvloop", "hiredis", "msgspec")
     return {
         "python": platform.python_version(),

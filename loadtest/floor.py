@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import cast
 
@@ -30,6 +31,10 @@ BEGIN = """#!lua
 redis.call('HSET', KEYS[1], 'tok', ARGV[1])
 return redis.call('RPUSH', KEYS[2], '{}')
 """
+
+
+# The stub says a tuple of one; it takes any number.
+pack = cast("Callable[[tuple[str | bytes, ...]], bytes]", getattr(hiredis, "pack_command"))  # noqa: B009
 
 
 class Pipe(asyncio.Protocol):
@@ -58,13 +63,13 @@ class Pipe(asyncio.Protocol):
         self._waiting.append(future)
         if not self._out:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._out.append(hiredis.pack_command(words))
+        self._out.append(pack(words))
         return future
 
     def send(self, *words: str | bytes) -> None:
         """Send at once and forget the reply."""
         self._waiting.append(None)
-        self._out.append(hiredis.pack_command(words))
+        self._out.append(pack(words))
         self.flush()
 
     def flush(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadtest.stage import Stage, stage, submit_many
+from loadtest.stage import Stage, server_info, stage, submit_many
 from tests.support.until import eventually_async
 
 WARM, PARKED = 1_000, 4_000
@@ -42,9 +42,8 @@ async def _park(on: Stage, total: int) -> None:
 
 
 def _weights(on: Stage) -> tuple[int, int]:
-    memory: bytes = on.server.command("INFO", "memory")
-    fields = dict(line.partition(":")[::2] for line in memory.decode().splitlines())
-    return pss_bytes(on.workers[0].process.pid), int(fields["used_memory"])
+    used = server_info(on.server, "memory")["used_memory"]
+    return pss_bytes(on.workers[0].process.pid), int(used)
 
 
 def pss_bytes(pid: int) -> int:

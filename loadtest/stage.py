@@ -113,3 +113,13 @@ async def submit_many(client: WorkflowClient, name: str, count: int, *, at_once:
     for start in range(0, count, at_once):
         batch = range(min(at_once, count - start))
         await asyncio.gather(*(client.submit(name) for _ in batch))
+
+
+def server_info(server: ValkeyServer, section: str) -> dict[str, str]:
+    """The fields of one section of INFO."""
+    text: bytes = server.command("INFO", section)
+    fields: dict[str, str] = {}
+    for line in text.decode().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = value
+    return fields

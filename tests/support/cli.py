@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ def run_pyrula(*argv: str, env: dict[str, str], cwd: Path, timeout: float = 30.0
 @contextmanager
 def worker_starting(
     *argv: str, env: dict[str, str], cwd: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
     """A `pyrula worker` that was just started, and its log; killed at the end if still there."""
     log = cwd / "worker.log"
     with log.open("wb") as said:
@@ -100,7 +100,7 @@ def worker_starting(
 @contextmanager
 def worker_process(
     *argv: str, env: dict[str, str], cwd: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
     """`worker_starting`, once it is ready."""
     with worker_starting(*argv, env=env, cwd=cwd) as (process, log):
         until(lambda: "worker_ready" in log.read_text() or process.poll() is not None, 20)
