@@ -21,6 +21,8 @@ import hiredis
 
 Argument = str | bytes | int | float
 Reply = Any
+# The default, False, is what a RESP3 `#f` reads as: taken for the end, it would shift every reply.
+_NOTHING = object()
 # The stub of hiredis says "a tuple of one", and nothing about the result.
 _pack = cast(
     "Callable[[tuple[Argument, ...]], bytes]",
@@ -77,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._on_push = on_push
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._reader = hiredis.Reader(replyError=ServerError)
+        self._reader = hiredis.Reader(replyError=ServerError, notEnoughData=_NOTHING)
         # One entry a request, oldest first. The last len(_outbox) of them have not left yet.
         self._waiting: deque[tuple[asyncio.Future[Reply], tuple[Argument, ...]]] = deque()
         self._outbox: list[bytes] = []
@@ -172,7 +174,7 @@ class Connection(asyncio.Protocol):
         gets = self._reader.gets
         try:
             self._reader.feed(data)
-            while (reply := gets()) is not False:
+            while (reply := gets()) is not _NOTHING:
                 if not waiting:
                     self._unasked(reply)
                     continue

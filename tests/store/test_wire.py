@@ -139,6 +139,14 @@ async def test_garbage_fails_everything_in_flight_as_unknown_and_closes(garbage:
             await connection.call(b"GET", "d")
 
 
+async def test_a_false_is_a_reply_and_shifts_no_other() -> None:
+    async with pair() as (connection, server):
+        replies = [connection.call(b"GET", key) for key in "abc"]
+        connection.flush()
+        server.send(b"+1\r\n#f\r\n+3\r\n")
+        assert await asyncio.gather(*replies) == [b"1", False, b"3"]
+
+
 async def test_a_reply_nobody_asked_for_closes_the_connection() -> None:
     async with pair() as (connection, server):
         server.send(b"-ERR max number of clients reached\r\n")
