@@ -32,5 +32,5 @@ def test_random_programs_get_the_same_answers_from_a_real_server(valkey_url: str
             super().__init__([ValkeyBackend(valkey_url, f"t{secrets.token_hex(6)}")])
 
     run_state_machine_as_test(
-        SideBySide, settings=settings(COMMON, max_examples=40, stateful_step_count=30)
+        SideBySide, settings=settings(COMMON, max_examples=80, stateful_step_count=30)
     )
