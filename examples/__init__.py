@@ -1,1 +1,1 @@
-"""Programs that use Pyrula as anybody would. `make demo` runs the first one."""
+"""Programs to read and to run."""
