@@ -61,8 +61,15 @@ class Pool:
 @contextmanager
 def running_pool(folder: Path, *, procs: int, in_flight: int) -> Generator[Pool]:
     """Start it, and leave no process behind."""
-    command = [BIN / "pyrula-supervisor", "--procs", str(procs)]
-    options = ["--app-dir", ROOT, "--log-format", "json", "--max-concurrent-runs", str(in_flight)]
+    command = [str(BIN / "pyrula-supervisor"), "--procs", str(procs)]
+    options = [
+        "--app-dir",
+        str(ROOT),
+        "--log-format",
+        "json",
+        "--max-concurrent-runs",
+        str(in_flight),
+    ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYRULA_")}
     with Path(folder, "log").open("wb") as log:
         process = subprocess.Popen(

@@ -53,13 +53,16 @@ def read_ledger(folder: Path) -> list[Begin]:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Figures, and every way in which a claim does not hold."""
+    """Figures, and every way in which a claim does not hold.
+
+    `waits_s`: for each run that lost its process, the seconds from the kill to its next step in
+    another one; ascending.
+    """
 
     steps: int
     begins: int
     in_doubt: int
-    moved: int
-    recovery_s: float | None
+    waits_s: list[float]
     violations: list[str]
 
 
@@ -76,13 +79,12 @@ def prove(journals: Mapping[str, Journal], begins: list[Begin], kill: Kill) -> P
     for step, seen in repeated.items():
         if len(seen) > 2 or seen[0].pid != kill.pid:
             violations.append(f"{step} began {len(seen)} times, in {[begin.pid for begin in seen]}")
-    waits = _recovery(begins, kill)
+    waits = sorted(_recovery(begins, kill))
     return Proof(
         steps=len(done),
         begins=len(begins),
         in_doubt=len(repeated),
-        moved=len(waits),
-        recovery_s=max(waits, default=None),
+        waits_s=waits,
         violations=violations,
     )
 

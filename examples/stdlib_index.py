@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import os
 import sqlite3
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -143,4 +142,4 @@ def add_up(job: Job) -> dict[str, int]:
 if __name__ == "__main__":
     from examples.show import main
 
-    sys.exit(main())
+    main()

@@ -27,8 +27,8 @@ def test_a_step_in_doubt_may_begin_once_more() -> None:
     begins = [begin("read", 1, 9.0), begin("parse", 1, 9.9), begin("parse", 2, 10.2)]
     proof = prove({"r": journal}, begins, KILL)
     assert proof.violations == []
-    assert (proof.steps, proof.begins, proof.in_doubt, proof.moved) == (2, 3, 1, 1)
-    assert proof.recovery_s == pytest.approx(0.2)
+    assert (proof.steps, proof.begins, proof.in_doubt) == (2, 3, 1)
+    assert proof.waits_s == pytest.approx([0.2])
 
 
 def test_a_step_that_was_done_may_not_begin_again() -> None:
