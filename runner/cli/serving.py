@@ -5,7 +5,6 @@ Owns the order: import, open, serve, close. Refuses to restart anything; a super
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from pyrula.workflows.stores.base import Store
 from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.worker.options import WorkerOptions
-from pyrula.workflows.worker.process import Signals, loop_factory, reached
+from pyrula.workflows.worker.process import Signals, reached, run_on_loop
 from pyrula.workflows.worker.worker import WorkflowWorker
 
 log = structlog.get_logger()
@@ -50,16 +49,15 @@ def serve(serving: Serving) -> ExitCode:
     workflows = load_workflows(serving.targets, serving.app_dir)
     store = open_store(serving.url, namespace=serving.namespace, shard_count=serving.shard_count)
     signals = Signals()
-    with asyncio.Runner(loop_factory=loop_factory(serving.loop)) as runner:
-        runner.run(_serve(serving, store, [d.fn for d in workflows], signals))
+    run_on_loop(_serve(serving, store, [d.fn for d in workflows], signals), serving.loop)
     return ExitCode.OK
 
 
 async def _serve(serving: Serving, store: Store, workflows: list[Any], signals: Signals) -> None:
-    if not await reached(store, serving.boot_budget_s, signals, Seams()):
-        return
+    worker = WorkflowWorker(store=store, workflows=workflows, options=serving.options)
     try:
-        worker = WorkflowWorker(store=store, workflows=workflows, options=serving.options)
+        if not await reached(worker.connect, serving.boot_budget_s, signals, Seams()):
+            return
         signals.drain_with(worker.stop)
         await worker.run(on_ready=lambda: _announce(worker))
     finally:

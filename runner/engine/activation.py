@@ -51,9 +51,7 @@ class Outcome:
     requeues it with them.
     """
 
-    kind: Literal[
-        "completed", "failed", "cancelled", "parked", "lost", "store_lost", "stood_down"
-    ]
+    kind: Literal["completed", "failed", "cancelled", "parked", "lost", "store_lost", "stood_down"]
     due_ms: int | None = None
     first_seq: int = 0
     unsaved: list[bytes] = field(default_factory=list[bytes])
@@ -148,7 +146,7 @@ class Activation:
         except (TokenRefused, JournalRolledBack, LockLost):
             return Outcome(kind="lost")
         except (StoreUnavailable, StoreEmptied):
-            return self._given_up("store_lost")
+            return self.given_up("store_lost")
         except StreamTooLarge:
             return await self._end(self._overflow, "failed")
 
@@ -168,7 +166,7 @@ class Activation:
             return Outcome(kind="parked", due_ms=self._due_ms)
         except (TokenRefused, JournalRolledBack, StoreUnavailable, StoreEmptied):
             raise
-        except Exception as error:  # noqa: BLE001  any failure of the body ends its run
+        except (Exception, SystemExit) as error:  # noqa: BLE001  ends its run and only that
             return await self._failed(error)
         if self._unwinding is not None:
             return await self._swallowed()
@@ -210,9 +208,9 @@ class Activation:
             return await self._end(_cancel_events, "cancelled")
         if self._unwinding == "lost":
             return Outcome(kind="lost")
-        return self._given_up("stood_down")
+        return self.given_up("stood_down")
 
-    async def _failed(self, error: Exception) -> Outcome:
+    async def _failed(self, error: Exception | SystemExit) -> Outcome:
         if self._unwinding is not None:
             return await self._swallowed()
         return await self._end(lambda now: [_run_error(error, now)], "failed")
@@ -246,7 +244,8 @@ class Activation:
             RunError(t=now, code="stream_too_large", error_type="StreamTooLarge", message=message),
         ]
 
-    def _given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+        """The attempt ends here without an end of the run: what has to go with the requeue."""
         first_seq, unsaved = self._writer.unsaved()
         return Outcome(kind=kind, first_seq=first_seq, unsaved=unsaved)
 
@@ -259,7 +258,7 @@ def _cancel_events(now: int) -> list[Event]:
     ]
 
 
-def _run_error(error: Exception, now: int) -> RunError:
+def _run_error(error: Exception | SystemExit, now: int) -> RunError:
     if isinstance(error, RemoteError):
         code, kind = error.code, error.type_name
     elif isinstance(error, PyrulaError):

@@ -1,16 +1,16 @@
 """Attempts: claimed runs on their way to an outcome.
 
 Owns the table of runs in flight, each a task with a slot, a lock that is renewed, and an
-`Activation`. Decides what each outcome means for the lock: ended, parked, lost, or to be given back.
-Runs given back while the store is away are owed: they are requeued at the first contact, with the
-events that may not have arrived.
+`Activation`. Decides what each outcome means for the lock: ended, parked, lost, or to be given
+back. Refuses to judge a body: that is the engine's outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import structlog
 
@@ -30,14 +30,15 @@ from pyrula.workflows.stores.base import (
 )
 from pyrula.workflows.stores.errors import (
     JournalRolledBack,
+    StoreEmptied,
     StoreUnavailable,
     TokenRefused,
     TruncatedHistoryError,
 )
-from pyrula.workflows.stores.events import RequeueReason, RunError, RunRequeued, pack
+from pyrula.workflows.stores.events import RequeueReason, RunError, pack
 from pyrula.workflows.worker.attribution import NoPublisher, Published, Publisher
 from pyrula.workflows.worker.core import Core
-from pyrula.workflows.worker.loops import Loop
+from pyrula.workflows.worker.giving_back import GiveBackLoop, Owed
 from pyrula.workflows.worker.pool import StepPool
 from pyrula.workflows.worker.renewal import Held, Renewal
 from pyrula.workflows.worker.timers import TimerLoop
@@ -45,59 +46,85 @@ from pyrula.workflows.worker.timers import TimerLoop
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BoundJournal:
-    """The store's journal operations under one lock."""
+    """The store's journal operations under one lock, until it is closed."""
 
     store: Store
     lock: Lock
+    closed: bool = False
 
     def post(self, first_seq: int, events: Sequence[bytes]) -> Posted:
         """See `Store.post`."""
-        return self.store.post(self.lock, first_seq, events)
+        return self._open().post(self.lock, first_seq, events)
 
-    def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
+    async def append(self, first_seq: int, events: Sequence[bytes]) -> AppendReply:
         """See `Store.append`."""
-        return self.store.append(self.lock, first_seq, events)
+        return await self._open().append(self.lock, first_seq, events)
 
     async def park(
         self, first_seq: int, events: Sequence[bytes], *, due_ms: int | None
     ) -> ParkReply:
         """See `Store.park`."""
-        return await self.store.park(self.lock, first_seq, events, due_ms=due_ms)
+        return await self._open().park(self.lock, first_seq, events, due_ms=due_ms)
 
     async def finish(self, first_seq: int, events: Sequence[bytes], *, status: Status) -> None:
         """See `Store.finish`."""
-        await self.store.finish(self.lock, first_seq, events, status=status)
+        await self._open().finish(self.lock, first_seq, events, status=status)
+
+    def _open(self) -> Store:
+        if self.closed:
+            raise TokenRefused(
+                f"expected an attempt that holds run {self.lock.ref.run_id}, found one that gave "
+                "it up; nothing was written"
+            )
+        return self.store
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A run in flight; `activation` is None while its journal is being fetched."""
+    """A run in flight; `activation` is None until its journal is here."""
 
     claimed: Claimed
+    journal: BoundJournal
     published: Published
     activation: Activation | None = None
     task: asyncio.Task[None] | None = None
-    standing_down: bool = False
+    ending: Literal["stood_down", "lost"] | None = None
+    fetching: bool = False
 
     def stand_down(self) -> None:
         """Give the run up for others to go on with."""
-        self.standing_down = True
+        self._end("stood_down")
         if self.activation is not None:
             self.activation.stand_down()
-        elif self.task is not None:
+
+    def lock_lost(self) -> None:
+        """Somebody else has the run: unwind, write nothing more."""
+        self.journal.closed = True
+        self._end("lost")
+        if self.activation is not None:
+            self.activation.lock_lost()
+
+    def notice(self, flags: Flag) -> None:
+        """Others want something of the run. Before its body runs, the next reply tells again."""
+        if self.activation is not None:
+            self.activation.notice(flags)
+
+    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+        """The outcome of an attempt that ends here without an end of the run."""
+        if self.activation is not None:
+            return self.activation.given_up(kind)
+        return Outcome(kind=kind, first_seq=self.claimed.length + 1)
+
+    def ended_early(self) -> Outcome:
+        """The outcome of an attempt that was told to end before its body began."""
+        return Outcome(kind="lost") if self.ending == "lost" else self.given_up("stood_down")
+
+    def _end(self, how: Literal["stood_down", "lost"]) -> None:
+        self.ending = how
+        if self.fetching and self.task is not None:
             self.task.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """A run still locked by us that has to go back to its queue."""
-
-    lock: Lock
-    first_seq: int
-    events: list[bytes]
-    reason: RequeueReason
 
 
 class Attempts:
@@ -123,6 +150,8 @@ class Attempts:
             event_buffer_size=core.options.event_buffer_size,
         )
         self.live: dict[str, Attempt] = {}
+        self._standing_down = False
+        self._abandoned: list[Attempt] = []  # keeps their tasks referenced
         self.giving_back = GiveBackLoop(core, self._released)
 
     # Beginning
@@ -132,65 +161,88 @@ class Attempts:
         loop = asyncio.get_running_loop()
         for claimed in reply.runs:
             crash_point("after_claim")
-            attempt = Attempt(claimed, self._publisher.opened(claimed.lock))
-            key = claimed.lock.token + claimed.lock.ref.run_id
+            lock = claimed.lock
+            journal = BoundJournal(self._core.store, lock)
+            attempt = Attempt(claimed, journal, self._publisher.opened(lock))
+            key = lock.token + lock.ref.run_id
             self.live[key] = attempt
-            self._hold(claimed.lock, attempt)
+            self._hold(lock, attempt)
+            if self._standing_down:
+                attempt.stand_down()  # the claim was on its way when the grace ended
             attempt.task = loop.create_task(attempt.published.wrap(self._run(key, attempt)))
 
     def cancel_requested(self, workflow: str, run_id: str) -> None:
-        """A hint says that the run has been cancelled: look at its flags now."""
-        for attempt in self.live.values():
+        """A hint says that the run has been cancelled."""
+        for attempt in list(self.live.values()):
             ref = attempt.claimed.lock.ref
-            if (ref.workflow, ref.run_id) == (workflow, run_id) and attempt.activation is not None:
-                attempt.activation.notice(Flag.CANCEL)
+            if (ref.workflow, ref.run_id) == (workflow, run_id):
+                attempt.notice(Flag.CANCEL)
+
+    # Ending
+
+    async def finished(self) -> None:
+        """Return when no run is in flight."""
+        while self.live:
+            await asyncio.wait([a.task for a in self.live.values() if a.task is not None])
 
     def stand_down_all(self) -> None:
-        """Unwind every body; their runs go back to their queues."""
+        """Unwind every body, from now on; their runs go back to their queues."""
+        self._standing_down = True
         for attempt in list(self.live.values()):
             attempt.stand_down()
 
     def abandon_all(self) -> None:
-        """Owe the runs whose bodies would not unwind; what they still write is refused."""
-        for key, attempt in list(self.live.items()):
-            self.live.pop(key)
-            claimed = attempt.claimed
-            self._give_back(claimed.lock, claimed.length + 1, [], "drained")
+        """Give up the runs whose bodies would not unwind; nothing they still write counts."""
+        while self.live:
+            _, attempt = self.live.popitem()
+            attempt.journal.closed = True
+            self._conclude(attempt, attempt.given_up("stood_down"))
+            self._abandoned.append(attempt)
+
+    def cancel_all(self) -> None:
+        """The worker ends now, drained or not: let no body run on."""
+        for attempt in self.live.values():
+            if attempt.task is not None:
+                attempt.task.cancel()
 
     # One attempt
 
     async def _run(self, key: str, attempt: Attempt) -> None:
-        try:
-            outcome = await self._attempt(attempt)
-        except asyncio.CancelledError:
-            outcome = Outcome(kind="stood_down", first_seq=attempt.claimed.length + 1)
-        except (TokenRefused, JournalRolledBack):
-            outcome = Outcome(kind="lost")
-        except StoreUnavailable:
-            outcome = Outcome(kind="store_lost", first_seq=attempt.claimed.length + 1)
-        finally:
-            attempt.published.closed()
-            abandoned = self.live.pop(key, None) is None
-            self._core.slots.release()
+        outcome = await self._outcome(attempt)
+        attempt.published.closed()
+        abandoned = self.live.pop(key, None) is None
+        self._core.slots.release()
         if not abandoned:
             self._conclude(attempt, outcome)
+
+    async def _outcome(self, attempt: Attempt) -> Outcome:
+        try:
+            return await self._attempt(attempt)
+        except asyncio.CancelledError:
+            return attempt.ended_early()
+        except (TokenRefused, JournalRolledBack):
+            return Outcome(kind="lost")
+        except (StoreUnavailable, StoreEmptied):
+            return attempt.given_up("store_lost")
+        except Exception:
+            # A fault of ours or of the store: it must not end the worker, nor hold the run.
+            log.exception("attempt_failed", run_id=attempt.claimed.lock.ref.run_id)
+            return attempt.given_up("stood_down")
 
     async def _attempt(self, attempt: Attempt) -> Outcome:
         claimed = attempt.claimed
         ref = claimed.lock.ref
-        definition = self._core.definitions[ref.workflow]
-        journal = BoundJournal(self._core.store, claimed.lock)
-        history = claimed.page
-        if claimed.trimmed or len(history) < claimed.length:
-            try:
-                history = await self._whole_history(claimed)
-            except TruncatedHistoryError as error:
-                return await self._truncated(claimed, journal, error)
+        if attempt.ending is not None:
+            return attempt.ended_early()
+        try:
+            history = await self._history(attempt)
+        except TruncatedHistoryError as error:
+            return await self._truncated(attempt, error)
         attempt.activation = Activation(
-            definition,
+            self._core.definitions[ref.workflow],
             ref.run_id,
             history,
-            journal,
+            attempt.journal,
             Env(
                 now_ms=self._core.store_clock.now_ms,
                 call_sync=self._pool,
@@ -201,6 +253,16 @@ class Attempts:
             flags=claimed.flags,
         )
         return await attempt.activation.run()
+
+    async def _history(self, attempt: Attempt) -> list[bytes]:
+        claimed = attempt.claimed
+        if claimed.trimmed == 0 and len(claimed.page) == claimed.length:
+            return claimed.page
+        attempt.fetching = True
+        try:
+            return await self._whole_history(claimed)
+        finally:
+            attempt.fetching = False
 
     async def _whole_history(self, claimed: Claimed) -> list[bytes]:
         if claimed.trimmed:
@@ -213,12 +275,15 @@ class Attempts:
         events = list(claimed.page)
         while len(events) < claimed.length:
             page = await self._core.store.read_journal(claimed.lock.ref, len(events) + 1)
+            if not page.events:
+                raise JournalRolledBack(
+                    f"expected {claimed.length} events of run {claimed.lock.ref.run_id}, found "
+                    f"{page.length}; the store was rolled back"
+                )
             events.extend(page.events)
         return events
 
-    async def _truncated(
-        self, claimed: Claimed, journal: BoundJournal, error: TruncatedHistoryError
-    ) -> Outcome:
+    async def _truncated(self, attempt: Attempt, error: TruncatedHistoryError) -> Outcome:
         event = RunError(
             t=self._core.store_clock.now_ms(),
             code=error.code,
@@ -226,7 +291,8 @@ class Attempts:
             message=error.message,
             detail=error.detail,
         )
-        await journal.finish(claimed.length + 1, [pack(event)], status="failed")
+        first_seq = attempt.claimed.length + 1
+        await attempt.journal.finish(first_seq, [pack(event)], status="failed")
         return Outcome(kind="failed")
 
     def _conclude(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -246,18 +312,11 @@ class Attempts:
     def _hold(self, lock: Lock, attempt: Attempt) -> None:
         def lost() -> None:
             self._renewal.drop(lock)
-            if attempt.activation is not None:
-                attempt.activation.lock_lost()
+            attempt.lock_lost()
 
         timeout = self._core.definitions[lock.ref.workflow].timeout or 0.0
         bound_s = max(3 * self._core.options.lock_ttl, timeout)
-        self._renewal.hold(
-            Held(lock, bound_s, lost, lambda flags: self._flags(attempt, flags))
-        )
-
-    def _flags(self, attempt: Attempt, flags: Flag) -> None:
-        if attempt.activation is not None:
-            attempt.activation.notice(flags)
+        self._renewal.hold(Held(lock, bound_s, lost, attempt.notice))
 
     def _give_back(
         self, lock: Lock, first_seq: int, events: list[bytes], reason: RequeueReason
@@ -267,47 +326,3 @@ class Attempts:
     def _released(self, owed: Owed) -> None:
         self._renewal.drop(owed.lock)
         self._timers.look(owed.lock.ref.workflow, owed.lock.ref.shard)
-
-
-class GiveBackLoop(Loop):
-    """Requeues runs that this worker gave up, as soon as the store can be reached."""
-
-    name = "give_back"
-
-    def __init__(self, core: Core, on_released: Callable[[Owed], None]) -> None:
-        super().__init__(core)
-        self._owed: list[Owed] = []
-        self._on_released = on_released
-        self._nothing_owed = asyncio.Event()
-        self._nothing_owed.set()
-
-    def owe(self, owed: Owed) -> None:
-        """This run goes back to its queue."""
-        self._owed.append(owed)
-        self._nothing_owed.clear()
-        self.wake()
-
-    def pause(self) -> float:
-        """Until somebody owes a run."""
-        return 0.0 if self._owed else 3600.0
-
-    async def tick(self) -> None:
-        """Requeue everything owed."""
-        while self._owed:
-            await self._requeue(self._owed[0])
-            self._on_released(self._owed.pop(0))
-        self._nothing_owed.set()
-
-    async def settled(self) -> None:
-        """Return when nothing is owed any more."""
-        await self._nothing_owed.wait()
-
-    async def _requeue(self, owed: Owed) -> None:
-        event = RunRequeued(t=self.core.store_clock.now_ms(), reason=owed.reason)
-        # An outage or a drain says nothing against the run: it doesn't wait longer for it.
-        backoff = owed.reason in {"stood_down", "loop_blocked"}
-        given = await self.core.store.requeue(
-            owed.lock, owed.first_seq, [*owed.events, pack(event)], backoff=backoff
-        )
-        if given:
-            log.info("run_requeued", run_id=owed.lock.ref.run_id, reason=owed.reason)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol
 
-from pyrula.supervisor.page import NEVER, Occupant, PageWriter, code_of, monotonic_ns
+from pyrula.supervisor.page import NEVER, Occupant, PageWriter, code_of
 from pyrula.workflows.engine.env import Attribution, NoAttribution
 from pyrula.workflows.stores.base import Lock
+from pyrula.workflows.stores.seams import Clock
 
 
 class Published(Attribution, Protocol):
@@ -58,8 +59,9 @@ class NoPublisher:
 class PagePublisher:
     """Publishes on the supervisor's page: one slot an attempt, while there are slots."""
 
-    def __init__(self, page: PageWriter) -> None:
+    def __init__(self, page: PageWriter, clock: Clock) -> None:
         self._page = page
+        self._clock = clock
         self._free = list(reversed(page.runs))
 
     def opened(self, lock: Lock) -> Published:
@@ -76,33 +78,34 @@ class PagePublisher:
                 epoch=lock.epoch,
             ),
         )
-        return _PublishedAttempt(self._page, slot, self._free)
+        return _PublishedAttempt(self._page, self._clock, slot, self._free)
 
 
 class _PublishedAttempt:
     """One attempt's slot on the page."""
 
-    __slots__ = ("_free", "_in_steps", "_page", "_slot")
+    __slots__ = ("_clock", "_free", "_in_steps", "_page", "_slot")
 
-    def __init__(self, page: PageWriter, slot: int, free: list[int]) -> None:
+    def __init__(self, page: PageWriter, clock: Clock, slot: int, free: list[int]) -> None:
         self._page = page
+        self._clock = clock
         self._slot = slot
         self._free = free
         self._in_steps = 0
 
     def step_entered(self, path: str, name: str, timeout: float | None) -> None:
         """Show the step; with several legs the newest is shown."""
-        deadline = NEVER if timeout is None else monotonic_ns() + int(timeout * 1e9)
+        deadline = NEVER if timeout is None else int((self._clock.monotonic() + timeout) * 1e9)
         self._page.step(self._slot, path, name, deadline)
         self._in_steps += 1
         if self._in_steps == 1:
-            self._page.in_step(self._slot, True)
+            self._page.in_step(self._slot, inside=True)
 
     def step_left(self) -> None:
         """A step's outcome is durable; the bit stays while another leg is in one."""
         self._in_steps -= 1
         if self._in_steps == 0:
-            self._page.in_step(self._slot, False)
+            self._page.in_step(self._slot, inside=False)
 
     def wrap(self, attempt: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         """Bracket every resume of the attempt."""

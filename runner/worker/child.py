@@ -12,6 +12,8 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -39,7 +41,7 @@ from pyrula.workflows.stores.errors import PyrulaError, StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.worker.attribution import PagePublisher
 from pyrula.workflows.worker.options import WorkerOptions
-from pyrula.workflows.worker.process import Signals, loop_factory, reached
+from pyrula.workflows.worker.process import Signals, reached, run_on_loop
 from pyrula.workflows.worker.settling import settle
 from pyrula.workflows.worker.worker import WorkflowWorker
 
@@ -52,29 +54,36 @@ RETRY_SETTLE_S = 0.1
 def main(setup: ChildSetup) -> int:
     """Run the worker until it is drained; returns the exit status of the process."""
     signals = Signals()
+    child: ChildWorker | None = None
     try:
-        options = WorkerOptions.from_strings(setup.options)
-        workflows = load_workflows(setup.workflows, setup.app_dir)
-        store = open_store(
-            setup.store_url,
-            namespace=setup.namespace,
-            shard_count=setup.shard_count or DEFAULT_SHARD_COUNT,
-        )
-        seams = Seams()
-        worker = WorkflowWorker(
-            store=store,
-            workflows=[definition.fn for definition in workflows],
-            options=options,
-            incarnation=setup.incarnation,
-            publisher=PagePublisher(setup.page),
-            seams=seams,
-        )
-        child = ChildWorker(setup, worker, store, seams, signals)
-        with asyncio.Runner(loop_factory=loop_factory(setup.loop)) as runner:
-            runner.run(child.serve())
+        child = _made(setup, signals)
+        run_on_loop(child.serve(), setup.loop)
     except PyrulaError as error:
-        return _failed(setup, error)
+        log.error("worker_failed", code=error.code, reason=error.message)
+        if child is not None and child.ready:
+            return ExitCode.FAILED
+        return _boot_failed(setup, error)
     return ExitCode.OK
+
+
+def _made(setup: ChildSetup, signals: Signals) -> ChildWorker:
+    options = WorkerOptions.from_strings(setup.options)
+    workflows = load_workflows(setup.workflows, setup.app_dir)
+    store = open_store(
+        setup.store_url,
+        namespace=setup.namespace,
+        shard_count=setup.shard_count or DEFAULT_SHARD_COUNT,
+    )
+    seams = Seams()
+    worker = WorkflowWorker(
+        store=store,
+        workflows=[definition.fn for definition in workflows],
+        options=options,
+        incarnation=setup.incarnation,
+        publisher=PagePublisher(setup.page, seams.clock),
+        seams=seams,
+    )
+    return ChildWorker(setup, worker, store, seams, signals)
 
 
 class ChildWorker:
@@ -96,6 +105,7 @@ class ChildWorker:
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._lags_ms: deque[float] = deque(maxlen=600)
         self._over = seams.spawner.flag()
+        self.ready = False
 
     async def serve(self) -> None:
         """Serve until drained. Raises what kept it from getting ready, or stopped it."""
@@ -105,11 +115,11 @@ class ChildWorker:
         self._seams.spawner.spawn("pyrula-beat", self._beat_thread)
         beating = asyncio.create_task(self._beat(), name="page beat")
         try:
-            if not await reached(
-                self._store, self._setup.boot_budget_s, self._signals, self._seams
-            ):
+            budget_s, connect = self._setup.boot_budget_s, self._worker.connect
+            if not await reached(connect, budget_s, self._signals, self._seams):
                 return
-            self._signals.drain_with(self._drain)
+            # The handler runs between any two instructions: the loop is where the channel is used.
+            self._signals.drain_with(partial(_on_loop, loop, self._drain))
             await self._worker.run(on_ready=self._ready)
         finally:
             self._over.set()
@@ -121,6 +131,7 @@ class ChildWorker:
         # The dead first: their runs must not wait for a claim that could come before.
         for certificate in self._setup.settle_first:
             await self._settle(certificate)
+        self.ready = True
         self._setup.page.phase(Phase.READY)
         self._setup.channel.send(Ready())
         log.info("worker_ready", workflows=sorted(self._worker.core.definitions))
@@ -206,9 +217,12 @@ class ChildWorker:
         )
 
 
-def _failed(setup: ChildSetup, error: PyrulaError) -> ExitCode:
-    """Tell the parent, which shows it if no child ever gets ready; say it in the log otherwise."""
-    log.error("worker_failed", code=error.code, reason=error.message)
+def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(callback)
+
+
+def _boot_failed(setup: ChildSetup, error: PyrulaError) -> ExitCode:
+    """Tell the parent, which shows it if no child ever gets ready."""
     status: Literal[1, 2, 4] = 2
     if isinstance(error, StoreUnavailable):
         status = 4

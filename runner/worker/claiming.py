@@ -1,9 +1,9 @@
 """Taking runs from shards.
 
 Owns one claim loop per workflow name. Hinted shards come first; each poll tick adds a tenth of the
-own shards in rotation, so polling is the floor and a lost hint costs time only. Reserves slots before
-it asks. A claim whose answer got lost is asked again with the same counter, so nothing it took is
-forgotten.
+own shards in rotation, so polling is the floor and a lost hint costs time only. Reserves slots
+before it asks. A claim whose answer got lost keeps its slots and is asked again with the same
+counter, so nothing it took is forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 
 from pyrula.workflows.stores.base import ClaimReply, ClaimRequest
-from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.worker.core import Core
 from pyrula.workflows.worker.loops import Loop
 
@@ -45,18 +44,15 @@ class OwnShards:
 class ClaimLoop(Loop):
     """Claims runs of one workflow name and hands them to `start`."""
 
-    def __init__(
-        self, core: Core, workflow: str, start: Callable[[ClaimReply], None]
-    ) -> None:
+    def __init__(self, core: Core, workflow: str, start: Callable[[ClaimReply], None]) -> None:
         super().__init__(core)
         self.name = f"claim:{workflow}"
         self._workflow = workflow
         self._start = start
         self._own = OwnShards(core.shard_count)
-        # An ordered set: shards with something to claim, oldest hint first.
+        # An ordered set: shards with something to claim, oldest hint first. A hint that comes while
+        # its shard is being asked stays in here, so the shard is asked once more.
         self._hinted = dict.fromkeys(self._own.all())
-        self._asking: set[int] = set()
-        self._dirty: set[int] = set()
         self._counters: dict[int, int] = {}
         self._unanswered: dict[int, ClaimRequest] = {}
         self._next_poll = 0.0
@@ -64,9 +60,7 @@ class ClaimLoop(Loop):
 
     def hint(self, shard: int) -> None:
         """The shard has something claimable."""
-        if shard in self._asking:
-            self._dirty.add(shard)
-        self._hinted[shard] = None
+        self._hinted.setdefault(shard)
         self.wake()
 
     def hint_all(self) -> None:
@@ -90,67 +84,48 @@ class ClaimLoop(Loop):
             self._next_poll = now + self.core.options.claim_poll_interval
             for shard in self._own.turn():
                 self._hinted.setdefault(shard)
-        requests = self._requests()
-        if requests:
-            await self._ask(requests)
+        requests = [*self._unanswered.values(), *self._new_requests()]
+        if len(requests) == 1:  # the usual case under load: spare the task
+            await self._ask(requests[0])
+            return
+        results = await asyncio.gather(*map(self._ask, requests), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _slot_freed(self) -> None:
         if self._hinted:
             self.wake()
 
-    def _requests(self) -> list[ClaimRequest]:
-        free = self.core.slots.free
-        shards = list(self._hinted)[: min(SHARDS_AT_ONCE, free)]
-        requests = [self._request(shard, free // len(shards)) for shard in shards]
-        while requests and sum(r.limit for r in requests) > free:
-            requests.pop()  # a repeated request may want more than its share
-        return requests
+    def _new_requests(self) -> list[ClaimRequest]:
+        """Requests to the oldest hinted shards, which share the free slots and reserve them."""
+        most = min(SHARDS_AT_ONCE - len(self._unanswered), self.core.slots.free)
+        shards = [shard for shard in self._hinted if shard not in self._unanswered][: max(0, most)]
+        share = self.core.slots.free // len(shards) if shards else 0
+        return [self._request(shard, self.core.slots.reserve(share)) for shard in shards]
 
     def _request(self, shard: int, limit: int) -> ClaimRequest:
-        unanswered = self._unanswered.get(shard)
-        if unanswered is not None:
-            return unanswered
-        return ClaimRequest(
+        self._hinted.pop(shard, None)
+        n = self._counters[shard] = self._counters.get(shard, 0) + 1
+        request = self._unanswered[shard] = ClaimRequest(
             workflow=self._workflow,
             shard=shard,
             incarnation=self.core.incarnation,
-            n=self._counters.get(shard, 0) + 1,
+            n=n,
             nonce=self.core.seams.ids.token(),
             limit=limit,
             lock_ttl_ms=self.core.lock_ttl_ms,
             hungry_ms=int(3_000 * ROTATION * self.core.options.claim_poll_interval),
         )
+        return request
 
-    async def _ask(self, requests: list[ClaimRequest]) -> None:
-        for request in requests:
-            self.core.slots.reserve(request.limit)
-            self._hinted.pop(request.shard, None)
-            self._asking.add(request.shard)
-            self._counters[request.shard] = request.n
-        if len(requests) == 1:  # the usual case under load: spare the task
-            await self._ask_one(requests[0])
-            return
-        results = await asyncio.gather(*map(self._ask_one, requests), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
-    async def _ask_one(self, request: ClaimRequest) -> None:
-        shard, taken = request.shard, 0
-        self._unanswered[shard] = request
-        try:
-            reply = await self.core.store.claim(request)
-            del self._unanswered[shard]
-            taken = len(reply.runs)
-            self.core.store_clock.heard(reply.now_ms)
-            if taken == request.limit or shard in self._dirty:
-                self._hinted[shard] = None
-            if taken:
-                self._start(reply)
-        except StoreUnavailable:
-            self._hinted[shard] = None
-            raise
-        finally:
-            self._asking.discard(shard)
-            self._dirty.discard(shard)
-            self.core.slots.release(request.limit - taken)
+    async def _ask(self, request: ClaimRequest) -> None:
+        reply = await self.core.store.claim(request)
+        del self._unanswered[request.shard]
+        self.core.store_clock.heard(reply.now_ms)
+        taken = len(reply.runs)
+        if taken == request.limit:
+            self._hinted.setdefault(request.shard)
+        if taken:
+            self._start(reply)
+        self.core.slots.release(request.limit - taken)

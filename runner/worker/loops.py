@@ -38,7 +38,7 @@ class Loop(ABC):
 
     @abstractmethod
     async def tick(self) -> None:
-        """Do the duty once. `StoreUnavailable` restarts the loop, anything else stops the worker."""
+        """Do the duty once. Any error but `StoreUnavailable` stops the worker."""
 
     @abstractmethod
     def pause(self) -> float:

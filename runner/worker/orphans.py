@@ -1,8 +1,9 @@
 """Recovering runs whose worker is gone.
 
-Owns the orphan scan with its two looks: a lock that missed a renewal is suspected, and requeued only
-if it is still unrenewed a third of its lifetime later. The second look is a timer of its own. Also
-sweeps the index lines of expired runs. The scan is periodic and keeps no state that matters.
+Owns the orphan scan with its two looks: a lock that missed a renewal is suspected, and requeued
+only if it is still unrenewed a third of its lifetime later. The second look is a timer of its own.
+Also sweeps the index lines of expired runs. Keeps no state that matters: a scan that failed is
+started over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import heapq
 
 import structlog
 
+from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.worker.core import Core
 from pyrula.workflows.worker.loops import Loop
 from pyrula.workflows.worker.timers import TimerLoop
@@ -38,6 +40,15 @@ class OrphanLoop(Loop):
 
     async def tick(self) -> None:
         """Look where a second look is due, or everywhere."""
+        try:
+            await self._look()
+        except StoreUnavailable:
+            self._next_full = (
+                0.0  # what this look would have found must not wait for the next round
+            )
+            raise
+
+    async def _look(self) -> None:
         now = self.core.seams.clock.monotonic()
         if now >= self._next_full:
             # Jitter keeps the workers of a fleet from scanning in step.

@@ -81,16 +81,20 @@ class StepPool:
             future, context, call = job
             result: Any = None
             failure: BaseException | None = None
-            try:
-                result = context.run(call)
-            except BaseException as error:  # noqa: BLE001  carried to the caller
-                failure = error
+            # Cancelled while it waited for a thread: the run may be somebody else's by now.
+            if not future.cancelled():
+                try:
+                    result = context.run(call)
+                except BaseException as error:  # noqa: BLE001  carried to the caller
+                    failure = error
             try:
                 loop.call_soon_threadsafe(self._done, future, result, failure)
             except RuntimeError:
                 return  # the loop is closed: nobody waits
 
-    def _done(self, future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+    def _done(
+        self, future: asyncio.Future[Any], result: Any, failure: BaseException | None
+    ) -> None:
         self._busy -= 1
         if not self._busy:
             self._idle.set()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
+from typing import Any
 
 import structlog
 
-from pyrula.workflows.stores.base import Store
 from pyrula.workflows.stores.errors import ConfigurationError, StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 
@@ -68,16 +68,30 @@ def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def reached(store: Store, budget_s: float, signals: Signals, seams: Seams) -> bool:
-    """Open the store, waiting for it at most `budget_s` seconds; false if a signal came first.
+def run_on_loop(main: Coroutine[Any, Any, None], kind: str) -> None:
+    """Run `main` on a new loop of that kind, as the last thing this process does.
 
-    Raises `StoreUnavailable` when the budget is spent, and what `Store.open` refuses.
+    What it leaves behind (a body that would not unwind, whose run was given back) ends with the
+    process: waiting for that, as `asyncio.run` does, could take for ever.
+    """
+    factory = loop_factory(kind) or asyncio.new_event_loop
+    loop = factory()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(main)
+
+
+async def reached(
+    connect: Callable[[], Awaitable[None]], budget_s: float, signals: Signals, seams: Seams
+) -> bool:
+    """Connect, waiting for the store at most `budget_s` seconds; false if a signal came first.
+
+    Raises `StoreUnavailable` when the budget is spent, and whatever else `connect` raises.
     """
     end = seams.clock.monotonic() + budget_s
     said = False
     while not signals.received:
         try:
-            await store.open()
+            await connect()
             return True
         except StoreUnavailable as error:
             if seams.clock.monotonic() + RETRY_S > end:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from pyrula.workflows.stores.base import Flag, Lock, Renewer
-from pyrula.workflows.stores.errors import StoreError, StoreUnavailable
+from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.worker.core import Core
 
 log = structlog.get_logger()
@@ -42,6 +42,7 @@ class Renewal:
         self._closed = core.seams.spawner.flag()
         self._interval = core.options.lock_ttl / 3
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
 
     def start(self) -> None:
         """Start the thread; from the running loop."""
@@ -62,10 +63,11 @@ class Renewal:
         self._held.pop(lock.token + lock.ref.run_id, None)
 
     async def beat(self) -> None:
-        """Prove, for as long as it runs, that the loop turns."""
-        while True:
+        """Prove, for as long as it runs, that the loop turns; raises what ended the thread."""
+        while self._failure is None:
             self._beat = self._core.seams.clock.monotonic()
             await self._core.seams.sleeper.sleep(BEAT_S)
+        raise self._failure
 
     def _run(self, renewer: Renewer) -> None:
         wait, failing = self._interval, False
@@ -79,8 +81,8 @@ class Renewal:
                 if not failing:
                     log.warning("renewal_store_unavailable", reason=error.message)
                 failing = True
-            except StoreError as error:
-                log.error("renewal_stopped", code=error.code, reason=error.message)
+            except Exception as error:  # noqa: BLE001  without renewals the worker must stop
+                self._failure = error
                 break
         renewer.close()
 

@@ -6,6 +6,7 @@ more than there is room for.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 
@@ -15,7 +16,7 @@ class Slots:
     def __init__(self, total: int) -> None:
         self.total = total
         self._taken = 0
-        self._on_free: list[Callable[[], None]] = []
+        self._on_free: deque[Callable[[], None]] = deque()
 
     @property
     def free(self) -> int:
@@ -32,6 +33,8 @@ class Slots:
         """Give places back."""
         self._taken -= count
         if count:
+            # Another one is called first each time: no workflow's backlog takes every place.
+            self._on_free.rotate(1)
             for callback in self._on_free:
                 callback()
 

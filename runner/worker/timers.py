@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 
+from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.worker.core import Core
 from pyrula.workflows.worker.loops import Loop
 
 _Shard = tuple[str, int]
+SHARDS_AT_ONCE = 64
 SLACK_S = 0.002  # the estimate of store time may be this early
 
 
@@ -59,7 +61,11 @@ class TimerLoop(Loop):
             self._next_full = now + self.core.options.timer_poll_interval_s
         else:
             shards = self._due_shards()
-        await self._fire(shards)
+        try:
+            await self._fire(shards)
+        except StoreUnavailable:
+            self._next_full = 0.0  # who was due is not remembered: look everywhere again
+            raise
 
     def _due_shards(self) -> list[_Shard]:
         now_ms = self.core.store_clock.now_ms()
@@ -72,14 +78,19 @@ class TimerLoop(Loop):
 
     async def _fire(self, shards: list[_Shard]) -> None:
         left = self.core.options.timer_max_batch
-        for start in range(0, len(shards), 64):
-            batch = shards[start : start + 64]
-            limit = max(1, left // len(batch))
-            fired = await asyncio.gather(
-                *(self.core.store.fire_timers(w, s, limit=limit) for w, s in batch)
-            )
-            for (workflow, shard), answer in zip(batch, fired, strict=True):
-                left -= answer.count
-                if answer.next_due_ms is not None:
-                    self.core.store_clock.heard(answer.now_ms)
-                    self.expect(workflow, shard, max(answer.next_due_ms, answer.now_ms + 1))
+        while shards and left > 0:
+            batch = shards[: min(SHARDS_AT_ONCE, left)]
+            shards = shards[len(batch) :]
+            left -= await self._fire_batch(batch, left // len(batch))
+        for workflow, shard in shards:
+            self.look(workflow, shard)
+
+    async def _fire_batch(self, batch: list[_Shard], limit: int) -> int:
+        fired = await asyncio.gather(
+            *(self.core.store.fire_timers(w, s, limit=limit) for w, s in batch)
+        )
+        for (workflow, shard), answer in zip(batch, fired, strict=True):
+            if answer.next_due_ms is not None:
+                self.core.store_clock.heard(answer.now_ms)
+                self.expect(workflow, shard, max(answer.next_due_ms, answer.now_ms + 1))
+        return sum(answer.count for answer in fired)

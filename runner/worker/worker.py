@@ -17,13 +17,14 @@ import structlog
 
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.engine.registry import WorkflowDefinition, definition_of, registered
-from pyrula.workflows.stores.base import Hint, Listener, Store
-from pyrula.workflows.stores.errors import ConfigurationError, StoreUnavailable
+from pyrula.workflows.stores.base import Hint, Store
+from pyrula.workflows.stores.errors import ConfigurationError
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.worker.attempts import Attempts
 from pyrula.workflows.worker.attribution import Publisher
 from pyrula.workflows.worker.claiming import ClaimLoop
 from pyrula.workflows.worker.core import Core
+from pyrula.workflows.worker.hints import HintLoop
 from pyrula.workflows.worker.loops import Loop
 from pyrula.workflows.worker.options import WorkerOptions
 from pyrula.workflows.worker.orphans import OrphanLoop
@@ -68,6 +69,7 @@ class WorkflowWorker:
         self._publisher = publisher
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._connected = False
         self._claims: dict[str, ClaimLoop] = {}
         self._attempts: Attempts | None = None
         self.client = WorkflowClient(store)
@@ -88,7 +90,8 @@ class WorkflowWorker:
         if loop is None or loop.is_closed():
             self._stopping.set()
             return
-        loop.call_soon_threadsafe(self._stopping.set)
+        with contextlib.suppress(RuntimeError):  # closed just now: nothing is left to stop
+            loop.call_soon_threadsafe(self._stopping.set)
 
     def hint(self, workflow: str, shard: int) -> None:
         """Something became claimable there."""
@@ -101,50 +104,43 @@ class WorkflowWorker:
         for claim in self._claims.values():
             claim.hint_all()
 
+    async def connect(self) -> None:
+        """Open the store and register the served names; `run` does it if nobody has.
+
+        Raises `StoreUnavailable`, and `ConfigurationError` for a store that can't be used.
+        """
+        await self._core.store.open()
+        for name in sorted(self._core.definitions):
+            await self._core.store.register(name, serving=True)
+        self._connected = True
+
     async def run(self, on_ready: Callable[[], Awaitable[None]] | None = None) -> None:
         """Serve until `stop`, then drain; the store is left open.
 
         `on_ready` is awaited once the names are registered, before the first claim. Raises
-        what a background loop raised other than a store outage, and `ConfigurationError` for a
-        store that can't be used.
+        what a background loop raised other than a store outage, and what `connect` raises.
         """
         self._loop = asyncio.get_running_loop()
-        store = self._core.store
-        await store.open()
-        for name in sorted(self._core.definitions):
-            await store.register(name, serving=True)
-        pool = StepPool(self._core.seams.spawner)
-        renewal = Renewal(self._core)
-        timers = TimerLoop(self._core)
-        attempts = Attempts(self._core, renewal, timers, pool, self._publisher)
-        self._attempts = attempts
-        self._claims = {
-            name: ClaimLoop(self._core, name, attempts.start) for name in self._core.definitions
-        }
-        listener = await self._listen()
-        renewal.start()
-        if on_ready is not None:
-            await on_ready()
-        loops: list[Loop] = [*self._claims.values(), timers, attempts.giving_back]
-        loops.append(OrphanLoop(self._core, timers))
+        if not self._connected:
+            await self.connect()
+        core = self._core
+        pool = StepPool(core.seams.spawner)
+        renewal = Renewal(core)
+        timers = TimerLoop(core)
+        hints = HintLoop(core, self._on_hint, self.poll)
+        attempts = self._attempts = Attempts(core, renewal, timers, pool, self._publisher)
+        self._claims = {name: ClaimLoop(core, name, attempts.start) for name in core.definitions}
+        loops = [*self._claims.values(), timers, attempts.giving_back, OrphanLoop(core, timers)]
         try:
-            await self._serve(loops, renewal, attempts, pool)
+            renewal.start()
+            if on_ready is not None:
+                await on_ready()
+            await self._serve([hints, *loops], renewal, attempts, pool)
         finally:
+            attempts.cancel_all()
             renewal.close()
             pool.close()
-            if listener is not None:
-                await listener.close()
-
-    # Hints
-
-    async def _listen(self) -> Listener | None:
-        try:
-            return await self._core.store.listen(
-                self._core.incarnation, self._on_hint, self.poll
-            )
-        except StoreUnavailable as error:
-            log.warning("hints_unavailable", reason=error.message)
-            return None
+            await hints.close()
 
     def _on_hint(self, hint: Hint) -> None:
         if hint.kind == "work":
@@ -152,18 +148,20 @@ class WorkflowWorker:
         elif hint.kind == "cancel" and self._attempts is not None:
             self._attempts.cancel_requested(hint.workflow, hint.run_id)
 
-
     # Serving and stopping
 
     async def _serve(
         self, loops: list[Loop], renewal: Renewal, attempts: Attempts, pool: StepPool
     ) -> None:
         tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
-        tasks.append(asyncio.create_task(renewal.beat(), name="beat"))
-        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        tasks.append(asyncio.create_task(renewal.beat(), name="renewal"))
+        stopping = asyncio.create_task(_wait(self._stopping), name="stopping")
         try:
             await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-            await self._drain(attempts, pool, self._claim_tasks(tasks))
+            for task in tasks:
+                if task.done():
+                    log.error("loop_failed", loop=task.get_name(), reason=str(task.exception()))
+            await self._drain(attempts, pool)
             for task in tasks:
                 if task.done():
                     task.result()
@@ -172,37 +170,28 @@ class WorkflowWorker:
                 task.cancel()
             await asyncio.wait([*tasks, stopping])
 
-    def _claim_tasks(self, tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-        return [task for task in tasks if task.get_name().startswith("claim:")]
-
-    async def _drain(
-        self, attempts: Attempts, pool: StepPool, claims: list[asyncio.Task[None]]
-    ) -> None:
+    async def _drain(self, attempts: Attempts, pool: StepPool) -> None:
         """The spec's ordered steps; releasing shard leases joins them with the leases."""
         options = self._core.options
         self._core.draining = True
         log.info("worker_draining", runs=len(attempts.live))
-        await _within(options.shutdown_grace, _finished(attempts))
+        await _within(options.shutdown_grace, attempts.finished())
         attempts.stand_down_all()
-        await _within(options.cancel_timeout, _finished(attempts))
+        await _within(options.cancel_timeout, attempts.finished())
         attempts.abandon_all()
         if not await _within(options.cancel_timeout, pool.settled()):
             log.warning("worker_thread_calls_still_running", calls=pool.busy)
         await _within(options.cancel_timeout, attempts.giving_back.settled())
-        for task in claims:
-            task.cancel()
         log.info("worker_stopped")
 
 
-async def _finished(attempts: Attempts) -> None:
-    while attempts.live:
-        tasks = [a.task for a in attempts.live.values() if a.task is not None]
-        await asyncio.wait(tasks)
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
-async def _within(seconds: float, what: Any) -> bool:
-    """Whether `what` ended within `seconds`; a store outage counts as not."""
-    with contextlib.suppress(TimeoutError, StoreUnavailable):
+async def _within(seconds: float, what: Awaitable[None]) -> bool:
+    """Whether `what` ended within `seconds`."""
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await what
         return True
@@ -211,9 +200,7 @@ async def _within(seconds: float, what: Any) -> bool:
 
 def _served(workflows: Iterable[Any] | None) -> Mapping[str, WorkflowDefinition]:
     found = (
-        registered()
-        if workflows is None
-        else {d.name: d for d in map(definition_of, workflows)}
+        registered() if workflows is None else {d.name: d for d in map(definition_of, workflows)}
     )
     if not found:
         raise ConfigurationError(
