@@ -3,10 +3,10 @@
 Owns the recipe of the fork and everything known of one child process. Refuses to know its siblings:
 the set of children is `pool`.
 
-The recipe: signals are blocked before the fork, so none is lost before the child's own handlers are
-installed; the parent has one thread, so no lock is inherited held; the child dies with its parent
-(PDEATHSIG, and a check that the parent didn't change in between), has its own process group, default
-dispositions and no wake-up descriptor of the parent's.
+The recipe: signals are blocked before the fork, so none is lost before the child has dispositions
+of its own; the parent has one thread, so no lock is inherited held; the child dies with its parent
+(PDEATHSIG, and a check that the parent didn't change in between), has its own process group, and no
+descriptor of its parent's or siblings'.
 """
 
 from __future__ import annotations
@@ -28,21 +28,11 @@ from typing import NoReturn
 from setproctitle import setproctitle
 
 from pyrula.supervisor import logs, procfs
-from pyrula.supervisor.exits import ExitCode
+from pyrula.supervisor.exits import ExitCode, SupervisorError
 from pyrula.supervisor.link import BootFailed, Channel, ChildSetup, HealthReader, Stats
 from pyrula.supervisor.page import Page
+from pyrula.supervisor.signals import MANAGED
 
-MANAGED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-)
 _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: dlopen in a forked child could meet a held loader lock.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,6 +48,7 @@ class State(Enum):
     DRAINING = "draining"
     GONE = "gone"
     BACKOFF = "backoff"
+    HELD = "held"
 
 
 @dataclass(kw_only=True)
@@ -76,6 +67,8 @@ class Child:
     state: State = State.BOOTING
     ready_at: float | None = None
     commanded: bool = False
+    boot_deadline: float = 0.0
+    stacks_asked: bool = False
     boot_failure: BootFailed | None = None
     stats: Stats | None = None
 
@@ -107,6 +100,10 @@ class Child:
             return (result.si_status if result else None), None
         return None, result.si_status
 
+    def stack(self) -> str:
+        """What the child wrote to its stack dump on SIGUSR1, at most 16 KiB."""
+        return os.pread(self.stacks, 16 * 1024, 0).decode(errors="replace")
+
     def release(self) -> None:
         """Close channel and page, after the last look at them."""
         self.close_descriptors()
@@ -132,16 +129,29 @@ class Birth:
     let_go: Callable[[], None]
     log_format: logs.Format
 
+    def give_up(self) -> None:
+        """Close everything: there was no birth."""
+        for fd in (self.health.fileno(), self.setup.health.fileno()):
+            os.close(fd)
+        self.channel.close()
+        self.setup.channel.close()
+        self.page.close()
+
 
 def fork(birth: Birth, now: float) -> Child:
     """Fork a child that calls `birth.entry` (`module:function`) with its setup.
 
-    Raises `RuntimeError` if this process has a second thread, and `OSError` when the kernel refuses.
+    Raises `SupervisorError` `parent_has_threads`, and `OSError` when the kernel refuses.
     """
     if procfs.threads() != 1:
-        raise RuntimeError("expected one thread before a fork, found more; a library started some")
-    sys.stdout.flush()
-    sys.stderr.flush()
+        raise SupervisorError(
+            "expected one thread in the supervisor before a fork, found more: a library has "
+            "started one; find out which, forking beside a thread can hang the child",
+            code="parent_has_threads",
+            exit=ExitCode.FAILED,
+        )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     stacks = os.memfd_create(f"pyrula-stacks-{birth.setup.slot}")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, MANAGED)
     try:
@@ -215,4 +225,8 @@ def _default_signals() -> None:
     for number in MANAGED:
         signal.signal(number, signal.SIG_DFL)
     for number in _MEANINGLESS:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _do_nothing)
+
+
+def _do_nothing(_: int, __: object) -> None:
+    """A signal without a meaning here."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -20,11 +20,11 @@ from rich.table import Table
 from setproctitle import setproctitle
 
 from pyrula.supervisor import control, logs, options, procfs, status
-from pyrula.supervisor.child import MANAGED
-from pyrula.supervisor.embedded import EmbeddedServer, running_url
+from pyrula.supervisor.embedded import EmbeddedServer
 from pyrula.supervisor.exits import ExitCode, SupervisorError
 from pyrula.supervisor.parent import Parent
 from pyrula.supervisor.pool import KILL_MARGIN_S, PoolOptions
+from pyrula.supervisor.signals import SignalInbox
 
 ENTRY = "pyrula.workflows.worker.child:main"
 DEFAULT_CONTROL = ".pyrula/supervisor.sock"
@@ -37,33 +37,68 @@ def _worker_flags(command: Any) -> Any:
     return command
 
 
-@click.group(
-    invoke_without_command=True, context_settings={"auto_envvar_prefix": "PYRULA_SUPERVISOR"}
+def _env(name: str, *others: str) -> list[str]:
+    return [f"PYRULA_SUPERVISOR_{name}", *others]
+
+
+@click.group(invoke_without_command=True)
+@click.option("--procs", default="auto", envvar=_env("PROCS"), help="a number, or auto")
+@click.option(
+    "--workflow",
+    "workflows",
+    multiple=True,
+    metavar="MOD[:NAME]",
+    envvar=_env("WORKFLOW"),
+    help="what to serve; repeat it for more",
 )
-@click.option("--procs", default="auto", help="worker processes: a number, or auto")
-@click.option("--workflow", "workflows", multiple=True, metavar="MOD[:NAME]", help="what to serve")
-@click.option("--store", envvar="PYRULA_STORE_URL", help="store URL; none starts an embedded one")
-@click.option("--namespace", envvar="PYRULA_VALKEY_NAMESPACE", default="default")
-@click.option("--shard-count", envvar="PYRULA_SHARD_COUNT", type=int)
-@click.option("--app-dir", default=".", help="put on sys.path of the workers")
-@click.option("--control", "control_path", default=DEFAULT_CONTROL, help="control socket")
-@click.option("--loop", type=click.Choice(["auto", "uvloop", "asyncio"]), default="auto")
-@click.option("--boot-budget", type=click.FloatRange(min=1), default=60.0, help="seconds")
-@click.option("--crash-loop-exit", type=click.FloatRange(min=0), help="seconds; off by default")
-@click.option("--log-format", type=click.Choice(["auto", "pretty", "json"]), default="auto")
+@click.option(
+    "--store",
+    envvar=_env("STORE", "PYRULA_STORE_URL"),
+    help="store URL; without one an embedded server is started in ./.pyrula",
+)
+@click.option("--namespace", envvar=_env("NAMESPACE", "PYRULA_VALKEY_NAMESPACE"), default="default")
+@click.option("--shard-count", envvar=_env("SHARD_COUNT", "PYRULA_SHARD_COUNT"), type=int)
+@click.option("--app-dir", default=".", envvar=_env("APP_DIR"), help="sys.path of the workers")
+@click.option(
+    "--control", "control_path", default=DEFAULT_CONTROL, envvar=_env("CONTROL"), metavar="PATH"
+)
+@click.option(
+    "--loop",
+    type=click.Choice(["auto", "uvloop", "asyncio"]),
+    default="auto",
+    envvar=_env("LOOP"),
+)
+@click.option(
+    "--boot-budget",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    envvar=_env("BOOT_BUDGET"),
+    help="seconds that a worker may take to get ready",
+)
+@click.option(
+    "--crash-loop-exit",
+    type=click.FloatRange(min=0),
+    envvar=_env("CRASH_LOOP_EXIT"),
+    help="seconds of a crash loop after which to give up with 70; off by default",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "pretty", "json"]),
+    default="auto",
+    envvar=_env("LOG_FORMAT"),
+)
 @click.option("--entry", default=ENTRY, hidden=True, help="child entry point, for tests")
 @_worker_flags
 @click.pass_context
-def cli(context: click.Context, **given: Any) -> None:
+def cli(context: click.Context, /, **given: Any) -> None:
     """Run N worker processes and watch them from outside."""
     if context.invoked_subcommand is not None:
         context.obj = given["control_path"]
         return
+    signals = SignalInbox()  # from here on no signal is lost, however early it comes
     _hide_secret(given["store"])
     logs.configure(given["log_format"])
-    # From here on no TERM is lost, however early it comes.
-    signal.pthread_sigmask(signal.SIG_BLOCK, MANAGED)
-    context.exit(_run(given))
+    context.exit(_run(given, signals))
 
 
 @cli.command("status")
@@ -91,61 +126,70 @@ def main(argv: list[str] | None = None) -> None:
 
 def _refuse(error: SupervisorError, *, as_json: bool) -> None:
     if as_json:
-        document = {"error": {"code": error.code, "message": error.message, "detail": {}}}
+        document = control.error_document(error.code, error.message)
         sys.stderr.write(json.dumps(document) + "\n")
     else:
         sys.stderr.write(f"pyrula-supervisor: {error.message} [{error.code}]\n")
     raise SystemExit(int(error.exit))
 
 
-def _run(given: dict[str, Any]) -> int:
-    worker_options = options.given(given)
-    procs = _procs(given["procs"])
+def _run(given: dict[str, Any], signals: SignalInbox) -> int:
+    path = Path(given["control_path"])
+    pool = _pool_options(given, path.parent)
+    listening = control.ControlSocket(path)
+    embedded: EmbeddedServer | None = None
+    try:
+        if not pool.store_url:
+            embedded = EmbeddedServer(Path(".pyrula"))
+            if not embedded.start(signals.wait):
+                return ExitCode.OK
+            pool = replace(pool, store_url=embedded.url)
+            _say_where(embedded)
+        parent = Parent(
+            pool,
+            signals=signals,
+            control=listening,
+            embedded=embedded,
+            crash_loop_exit_s=given["crash_loop_exit"],
+        )
+        return parent.run()
+    finally:
+        listening.close()
+        if embedded is not None:
+            embedded.stop()
+
+
+def _pool_options(given: dict[str, Any], run_dir: Path) -> PoolOptions:
     if not given["workflows"]:
         raise SupervisorError(
             "expected at least one --workflow module[:name], found none; name the module that "
             "holds your @workflow functions",
             code="no_workflows",
         )
-    path = Path(given["control_path"])
-    # The folder of the control socket holds all that a supervisor keeps.
-    listening = control.ControlSocket(path)
-    try:
-        store, embedded = _store(given["store"], path.parent)
-    except BaseException:
-        listening.close()
-        raise
-    pool_options = PoolOptions(
-        procs=procs,
+    chosen = options.given(given)
+    grace = options.number(chosen, "shutdown_grace")
+    return PoolOptions(
+        procs=_procs(given["procs"]),
         entry=given["entry"],
-        store_url=store,
+        store_url=given["store"] or "",
         namespace=given["namespace"],
         shard_count=given["shard_count"],
         workflows=tuple(given["workflows"]),
         app_dir=os.path.abspath(given["app_dir"]),
-        options=worker_options,
+        options=chosen,
         loop=given["loop"],
         boot_budget=given["boot_budget"],
-        page_runs=max(1, int(options.number(worker_options, "max_concurrent_runs"))),
+        page_runs=min(10_000, max(1, int(options.number(chosen, "max_concurrent_runs")))),
         page_threads=min(32, (os.cpu_count() or 1) + 4),
-        drain_deadline=options.number(worker_options, "shutdown_grace")
-        + 3 * options.number(worker_options, "cancel_timeout")
-        + KILL_MARGIN_S,
-        run_dir=path.parent.absolute(),
-        log_format=cast("logs.Format", given["log_format"]),
+        drain_deadline=grace + 3 * options.number(chosen, "cancel_timeout") + KILL_MARGIN_S,
+        run_dir=run_dir.absolute(),
+        log_format=given["log_format"],
     )
-    return Parent(pool_options, listening, embedded, given["crash_loop_exit"]).run()
 
 
-def _store(url: str | None, folder: Path) -> tuple[str, EmbeddedServer | None]:
-    if url:
-        return url, None
-    server = EmbeddedServer(folder)
-    already = running_url(folder)
-    server.start()
-    how = "uses the embedded server that runs" if already else "started an embedded server"
-    sys.stderr.write(f"pyrula-supervisor: {how} at {server.url}\n")
-    return server.url, server
+def _say_where(embedded: EmbeddedServer) -> None:
+    how = "uses the embedded server that runs" if embedded.adopted else "started a server"
+    sys.stderr.write(f"pyrula-supervisor: {how} at {embedded.url}\n")
 
 
 def _procs(text: str) -> int:

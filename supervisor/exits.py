@@ -34,7 +34,7 @@ class SupervisorError(Exception):
     'USAGE'
     """
 
-    def __init__(self, message: str, *, code: str, exit: ExitCode = ExitCode.USAGE) -> None:  # noqa: A002
+    def __init__(self, message: str, *, code: str, exit: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)
         self.message = message
         self.code = code

@@ -1,4 +1,4 @@
-"""The link between parent and child: control messages, health frames, and what a child is born with.
+"""The link between parent and child: messages, health frames, what a child is born with.
 
 Owns the message kinds (the table below), their JSON form, and both ends of the channel, a
 SOCK_SEQPACKET pair whose packets keep their boundaries, so that a child killed in mid-write leaves
@@ -104,7 +104,7 @@ NEWS = (Stats, Hint, Tick)
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-class MessageTooLarge(ValueError):  # noqa: N818 - says what is wrong
+class MessageTooLarge(ValueError):
     """A message that can't be split doesn't fit one packet; nothing was sent."""
 
 
@@ -173,7 +173,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+        sock.settimeout(0)
         self._socket = sock
         self._waiting: deque[bytes] = deque()
         self.closed = False
@@ -220,8 +220,9 @@ class Channel:
             self._waiting.popleft()
 
     def receive(self) -> list[Message]:
-        """All that has come, oldest first. An unreadable packet is skipped: the other side is ours
-        and of the same version, but it may have been shot in the foot by user code.
+        """All that has come, oldest first; what can't be read is skipped.
+
+        The other side is ours and of the same version, but user code runs in there too.
         """
         found: list[Message] = []
         while not self.closed:

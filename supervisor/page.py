@@ -253,7 +253,7 @@ class PageWriter:
     def open(self, slot: int, occupant: Occupant) -> None:
         """An attempt takes `slot`."""
         base = self._base(slot)
-        self._words[base] += 1
+        self._words[base] |= 1
         _pack_identity(self._data, 8 * base, occupant)
         _STEP.pack_into(self._data, 8 * base + _STEP_AT, NEVER, 0, b"")
         self._words[base + S_IN_STEP] = 0
@@ -268,18 +268,18 @@ class PageWriter:
         base = HEADER_WORDS + slot * SLOT_WORDS
         words = self._words
         text = f"{path}\0{name}".encode()
-        words[base] += 1
+        words[base] |= 1
         _STEP.pack_into(self._data, 8 * base + _STEP_AT, deadline, min(len(text), 240), text)
         words[base] += 1
 
-    def in_step(self, slot: int, inside: bool) -> None:  # noqa: FBT001 - one bit, on the hot path
+    def in_step(self, slot: int, inside: bool) -> None:
         """Whether any step of this run is between its `step:pending` and the reply to its done."""
         self._words[HEADER_WORDS + slot * SLOT_WORDS + S_IN_STEP] = inside
 
     def close(self, slot: int) -> None:
         """The attempt is over."""
         base = self._base(slot)
-        self._words[base] += 1
+        self._words[base] |= 1
         _IDENTITY.pack_into(self._data, 8 * base + _IDENTITY_AT, 0, 0, b"", 0, b"", 0, b"")
         self._words[base + S_IN_STEP] = 0
         self._words[base] += 1

@@ -1,33 +1,37 @@
 """The parent: one loop over everything that can happen to the pool.
 
-Owns signals, the selector, and how a supervisor ends. Every wait is a timer; nothing here blocks or
-sleeps. Handlers only put a number into the wake-up pipe, all work is done by `handle_<signal>` in the
-loop. Refuses an event loop and threads, so that a fork is always safe.
+Owns the selector, what each signal means, and how a supervisor ends. Every wait is a timer; nothing
+here blocks or sleeps, and nothing waits for the store. Refuses an event loop and threads, so that a
+fork is always safe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
 from setproctitle import setproctitle
 
 from pyrula.supervisor import status
-from pyrula.supervisor.child import MANAGED, Child
-from pyrula.supervisor.control import ControlSocket
+from pyrula.supervisor.child import Child
+from pyrula.supervisor.control import Client, ControlSocket, error_document
 from pyrula.supervisor.embedded import EmbeddedServer
 from pyrula.supervisor.exits import ExitCode
 from pyrula.supervisor.link import BootFailed
 from pyrula.supervisor.pool import Pool, PoolOptions
+from pyrula.supervisor.signals import SignalInbox
 
 log = structlog.get_logger()
-_STOP_EXIT = {signal.SIGTERM: ExitCode.TERMINATED, signal.SIGINT: ExitCode.INTERRUPTED}
+BOOT_MARGIN_S = 3.0
+REAP_S = 0.5
+_KILL_EXIT = {signal.SIGTERM: ExitCode.TERMINATED, signal.SIGINT: ExitCode.INTERRUPTED}
 
 
 class Parent:
@@ -39,39 +43,43 @@ class Parent:
     def __init__(
         self,
         options: PoolOptions,
+        *,
+        signals: SignalInbox,
         control: ControlSocket,
         embedded: EmbeddedServer | None,
         crash_loop_exit_s: float | None,
     ) -> None:
         self._options = options
+        self._signals = signals
         self._control = control
         self._embedded = embedded
         self._crash_loop_exit_s = crash_loop_exit_s
         self._started_at = time.time()
-        self._started = time.monotonic()
+        self._boot_deadline = time.monotonic() + options.boot_budget + BOOT_MARGIN_S
         self._pool = Pool(options, self._let_go)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, Child] = {}
         self._exit: ExitCode | None = None
-        self._stop_signal: signal.Signals | None = None
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stopping = False
+        self._title = ""
 
     def run(self) -> int:
         """The main loop."""
-        self._install()
+        self._watch_ourselves()
         try:
             while self._exit is None:
                 now = time.monotonic()
                 self._pool.tick(now)
                 self._watch_new_children()
+                self._keep_embedded(now)
+                self._drop_slow_clients(now)
                 self._tell_title()
                 for key, _ in self._selector.select(self._pool.next_due(now)):
                     key.data()
-                self._check_embedded()
-                self._exit = self._exit or self._verdict(time.monotonic())
-            return int(self._exit)
+                self._judge(time.monotonic())
         finally:
             self._end()
+        return int(self._exit)
 
     # Signals
 
@@ -85,85 +93,96 @@ class Parent:
 
     def handle_sigquit(self) -> None:
         """Kill at once."""
-        self._stop_signal = self._stop_signal or signal.SIGTERM
-        self._kill_now(signal.SIGTERM)
+        self._kill(signal.SIGTERM)
 
     def handle_sigusr1(self) -> None:
-        """Dump the status to the log."""
-        log.info("status", **status.document(self._pool, self._started_at, time.monotonic()))
+        """Put the status into the log."""
+        log.info("status", **self._status())
 
-    def handle_sigchld(self) -> None:
-        """Children are watched by pidfd; nothing to do."""
+    def _ignore(self) -> None:
+        """CHLD says nothing that a pidfd doesn't; the others have no meaning yet."""
 
     def _stop(self, number: signal.Signals) -> None:
-        if self._stop_signal is not None:
-            self._kill_now(number)
+        if self._stopping:
+            self._kill(number)
             return
-        self._stop_signal = number
+        self._stopping = True
         log.info("supervisor_draining", signal=number.name)
         self._pool.drain(time.monotonic())
 
-    def _kill_now(self, number: signal.Signals) -> None:
+    def _kill(self, number: signal.Signals) -> None:
         log.warning("supervisor_killing", signal=number.name)
+        self._stopping = True
         self._pool.kill()
-        self._exit = _STOP_EXIT.get(number, ExitCode.TERMINATED)
+        self._exit = _KILL_EXIT.get(number, ExitCode.TERMINATED)
 
-    # Steps of the loop
-
-    def _install(self) -> None:
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for number in MANAGED:
-            signal.signal(number, _only_wake)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, MANAGED)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_signals)
-        self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
+    # What the selector calls
 
     def _on_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for number in os.read(self._wake_read, 64):
-                name = signal.Signals(number).name.lower()
-                getattr(self, f"handle_{name}", self.handle_sigchld)()
+        for number in self._signals.take():
+            getattr(self, f"handle_{number.name.lower()}", self._ignore)()
 
-    def _on_control(self) -> None:
-        self._control.serve(self._answer)
+    def _on_connect(self) -> None:
+        while (client := self._control.accept(time.monotonic())) is not None:
+            self._watch(client, partial(self._on_client, client))
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request.get("command", "status") == "status":
-            return status.document(self._pool, self._started_at, time.monotonic())
-        return {"error": {"code": "unknown_command", "message": "expected the command status"}}
+    def _on_client(self, client: Client) -> None:
+        asking = client.answer is None
+        goes_on = client.read(self._answer) if asking else client.write()
+        if not goes_on:
+            self._hang_up(client)
+        elif asking and client.answer is not None:
+            self._selector.modify(client, selectors.EVENT_WRITE, partial(self._on_client, client))
 
-    def _watch_new_children(self) -> None:
-        for child in self._pool.children:
-            if child.pidfd in self._watched:
-                continue
-            self._watched[child.pidfd] = child
-            self._selector.register(
-                child.channel, selectors.EVENT_READ, lambda c=child: self._on_message(c)
-            )
-            self._selector.register(
-                child.pidfd, selectors.EVENT_READ, lambda c=child: self._on_exit(c)
-            )
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        command = question.get("command")
+        if command == "status":
+            return self._status()
+        message = f"expected the command status, found {str(command)[:40]!r}"
+        return error_document("unknown_command", message)
 
     def _on_message(self, child: Child) -> None:
-        if child.pidfd not in self._watched:
-            return
         self._pool.receive(child, time.monotonic())
         if child.channel.closed:
             # Its end closes a moment before the process is gone; the pidfd tells the rest.
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(child.channel)
+            self._unwatch(child.channel)
 
     def _on_exit(self, child: Child) -> None:
-        if self._watched.pop(child.pidfd, None) is None:
-            return
-        self._selector.unregister(child.pidfd)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(child.channel)
+        self._unwatch(child.pidfd)
+        self._unwatch(child.channel)
+        del self._watched[child.pidfd]
         self._pool.bury(child, time.monotonic())
 
-    def _check_embedded(self) -> None:
-        if self._embedded is not None and not self._pool.stopping:
-            self._embedded.check()
+    def _on_embedded_died(self, embedded: EmbeddedServer) -> None:
+        self._unwatch(embedded.pidfd)
+        embedded.died(time.monotonic())
+
+    # Steps of the loop
+
+    def _watch_ourselves(self) -> None:
+        self._watch(self._signals, self._on_signals)
+        self._watch(self._control, self._on_connect)
+        self._watch_embedded()
+
+    def _watch_new_children(self) -> None:
+        for child in self._pool.children:
+            if child.pidfd not in self._watched:
+                self._watched[child.pidfd] = child
+                self._watch(child.channel, partial(self._on_message, child))
+                self._watch(child.pidfd, partial(self._on_exit, child))
+
+    def _watch_embedded(self) -> None:
+        embedded = self._embedded
+        if embedded is not None and embedded.pidfd is not None:
+            self._watch(embedded.pidfd, partial(self._on_embedded_died, embedded))
+
+    def _keep_embedded(self, now: float) -> None:
+        if self._embedded is not None and self._embedded.tick(now):
+            self._watch_embedded()
+
+    def _drop_slow_clients(self, now: float) -> None:
+        for client in [client for client in self._control.clients if now > client.until]:
+            self._hang_up(client)
 
     def _tell_title(self) -> None:
         title = f"pyrula: supervisor [{len(self._pool.ready)}/{len(self._pool.places)} ready]"
@@ -171,61 +190,81 @@ class Parent:
             self._title = title
             setproctitle(title)
 
-    _title = ""
+    def _judge(self, now: float) -> None:
+        """Whether this is the end."""
+        pool = self._pool
+        if self._exit is not None:
+            return
+        if pool.stopping:
+            if not pool.children:
+                self._exit = ExitCode.FAILED if pool.overdue else ExitCode.OK
+        elif pool.boot_failure is not None and pool.nobody_boots:
+            self._exit = _told(pool.boot_failure)
+        elif not pool.ever_ready and now > self._boot_deadline:
+            self._exit = _told(pool.boot_failure or _late(self._options.boot_budget))
+        elif pool.in_crash_loop_for(now) > (self._crash_loop_exit_s or float("inf")):
+            _say("expected workers to stay up, found them dying all the time", "crash_loop")
+            self._exit = ExitCode.CRASH_LOOP
 
     # Ends
 
-    def _verdict(self, now: float) -> ExitCode | None:
-        pool = self._pool
-        if pool.stopping:
-            return ExitCode.OK if not pool.children else None
-        if pool.boot_failure is not None and not pool.ever_ready and not pool.children:
-            return _tell_boot_failure(pool.boot_failure)
-        if not pool.ever_ready and now - self._started > 3 * self._options.boot_budget:
-            _say(
-                "boot_timeout", "expected a worker to get ready within the boot budget, found none"
-            )
-            return ExitCode.FAILED
-        looping = pool.window.looping_since
-        limit = self._crash_loop_exit_s
-        if limit is not None and looping is not None and now - looping > limit:
-            _say("crash_loop", f"expected workers to stay up, found them dying for {limit:.0f} s")
-            return ExitCode.CRASH_LOOP
-        return None
-
     def _end(self) -> None:
+        """Nothing that we started is left, but an embedded server that others use."""
         self._pool.kill()
-        deadline = time.monotonic() + 2.0
-        for child in self._pool.children:
-            # SIGKILL needs a moment; a child in an uninterruptible wait is left to the kernel.
-            while not child.is_gone() and time.monotonic() < deadline:
-                self._selector.select(0.01)
-            if child.is_gone():
-                self._pool.bury(child, time.monotonic())
+        deadline = time.monotonic() + REAP_S
+        while self._pool.children and time.monotonic() < deadline:
+            # A child in an uninterruptible wait is left to the kernel.
+            self._watch_new_children()
+            for key, _ in self._selector.select(0.05):
+                if key.fd in self._watched:
+                    key.data()
         self._control.close()
         if self._embedded is not None:
-            self._embedded.stop()
+            self._embedded.stop(self._wait_at_the_end)
         log.info("supervisor_stopped", exit=int(self._exit or 0))
 
+    def _wait_at_the_end(self, seconds: float) -> signal.Signals | None:
+        came = self._signals.wait(seconds)
+        if came is not None:
+            self._exit = _KILL_EXIT.get(came, ExitCode.TERMINATED)
+        # After a second signal there is no patience left for anything.
+        killed = self._exit in _KILL_EXIT.values()
+        return came or (signal.SIGTERM if killed else None)
+
+    def _status(self) -> dict[str, Any]:
+        return status.document(self._pool, self._started_at, time.monotonic())
+
+    def _hang_up(self, client: Client) -> None:
+        self._selector.unregister(client)
+        self._control.drop(client)
+
+    def _watch(self, source: Any, act: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, act)
+
+    def _unwatch(self, source: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(source)
+
     def _let_go(self) -> None:
+        """In a child: close what is the parent's."""
         self._selector.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._signals.close()
         self._control.close_in_child()
         if self._embedded is not None:
             self._embedded.close_in_child()
 
 
-def _only_wake(_: int, __: object) -> None:
-    """The wake-up descriptor has the number already; a handler may do no more."""
+def _late(budget_s: float) -> BootFailed:
+    message = f"expected a worker to get ready within {budget_s:g} s, found none; see the log above"
+    return BootFailed(code="boot_timeout", message=message, exit=1)
 
 
-def _tell_boot_failure(failure: BootFailed) -> ExitCode:
-    _say(failure.code, failure.message)
+def _told(failure: BootFailed) -> ExitCode:
+    _say(failure.message, failure.code)
     for frame in failure.frames:
         sys.stderr.write(f"  {frame.file}:{frame.line} in {frame.function}\n")
     return ExitCode(failure.exit)
 
 
-def _say(code: str, message: str) -> None:
+def _say(message: str, code: str) -> None:
     sys.stderr.write(f"pyrula-supervisor: {message} [{code}]\n")

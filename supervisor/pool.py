@@ -1,9 +1,9 @@
 """The set of children: forking them into slots, burying them, having their runs taken over.
 
-Owns slots, restarts and who settles a death. A death is handled in one order: reap, read the dead
-page, keep the certificate, send it to a ready child, and to the next one if no answer comes in
-500 ms. Without a ready child the next one to boot settles first thing. Refuses signals and sockets
-of the outside world: those are `parent` and `control`.
+Owns slots and restarts. A death is handled in one order: reap, read the dead page, keep the
+certificate, have it settled by a ready child, replace. Without a ready child the next one to boot
+settles first thing. Refuses signals and sockets of the outside world: those are `parent` and
+`control`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ from pyrula.supervisor.link import (
     Hint,
     Message,
     Ready,
-    Settle,
     Settled,
     Stats,
     Tick,
 )
 from pyrula.supervisor.logs import Format
-from pyrula.supervisor.page import Page, Slot
+from pyrula.supervisor.page import Kind, Page, Slot
 from pyrula.supervisor.restarts import Backoff, CrashWindow
+from pyrula.supervisor.settlements import Settlements
 
 log = structlog.get_logger()
-ACKNOWLEDGE_S = 0.5
+TICK_S = 0.25
 KILL_MARGIN_S = 5.0
+BOOT_MARGIN_S = 2.0  # the child's own verdict on its boot comes first
+UNBORN_DRAIN_S = 1.0  # what has never been ready holds nothing and needs no grace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class LastExit:
 
 @dataclass(kw_only=True)
 class Place:
-    """A slot of the pool and its history; `fork_at` is monotonic, None while occupied."""
+    """A slot of the pool and its history. `fork_at` is monotonic, None while occupied or held."""
 
     number: int
     child: Child | None = None
@@ -89,36 +91,35 @@ class Place:
     restarts: int = 0
     fork_at: float | None = 0.0
     last_exit: LastExit | None = None
+    boot_timed_out: bool = False
 
-
-@dataclass(kw_only=True)
-class Settlement:
-    """A certificate on its way to being acted on."""
-
-    certificate: Certificate
-    asked: set[str] = field(default_factory=set[str])
-    ask_again_at: float = 0.0
+    @property
+    def state(self) -> State:
+        """Where the slot is in its life."""
+        if self.child is not None:
+            return self.child.state
+        return State.HELD if self.fork_at is None else State.BACKOFF
 
 
 class Pool:
-    """N slots of children. Call `tick` often; it never blocks."""
+    """N slots of children. Call `tick` often; it never blocks.
+
+    `let_go` is called in each new child, to close what is the parent's.
+    """
 
     def __init__(self, options: PoolOptions, let_go: Callable[[], None]) -> None:
         self.options = options
         self.places = [Place(number=n) for n in range(options.procs)]
         self.window = CrashWindow(options.procs)
         self.stopping = False
+        self.overdue = False
         self.ever_ready = False
         self.boot_failure: BootFailed | None = None
         self._let_go = let_go
-        self._graveyard = Graveyard(
-            options.run_dir / "certificates", realm_of(options.store_url, options.namespace)
-        )
+        self._realm = realm_of(options.store_url, options.namespace)
+        self._settlements = Settlements(Graveyard(options.run_dir / "certificates", self._realm))
         self._kill_at: float | None = None
-        self._settlements = {
-            certificate.id: Settlement(certificate=certificate)
-            for certificate in self._graveyard.left_over(time.time())
-        }
+        self._kill_unborn_at: float | None = None
 
     @property
     def children(self) -> list[Child]:
@@ -130,41 +131,69 @@ class Pool:
         """Children that serve."""
         return [child for child in self.children if child.state is State.READY]
 
-    # The parent's steps
+    @property
+    def nobody_boots(self) -> bool:
+        """Every slot is held after a failed boot."""
+        return all(place.state is State.HELD for place in self.places)
+
+    def in_crash_loop_for(self, now: float) -> float:
+        """Seconds since the pool began to die faster than it lives, 0 if it doesn't."""
+        looping = self.window.looping(now)
+        return now - (self.window.looping_since or now) if looping else 0.0
+
+    # What the parent calls
 
     def tick(self, now: float) -> None:
-        """Fork what is due, ask again about deaths, kill what overstays its drain."""
+        """Fork what is due, ask again about deaths, kill what overstays its boot or its drain."""
         for place in self.places:
-            if place.child is None and place.fork_at is not None and now >= place.fork_at:
+            if place.fork_at is not None and now >= place.fork_at:
                 self._fork(place, now)
-        for settlement in list(self._settlements.values()):
-            if now >= settlement.ask_again_at:
-                self._ask(settlement, now)
+        self._settlements.ask(self._able_to_settle(), now)
         for child in self.children:
             child.channel.flush()
             child.health.read()  # drained here; judged by the verdicts
-            self._check_boot(child, now)
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            log.error("drain_overdue", workers=[child.slot for child in self.children])
-            self.kill()
+            if child.state is State.BOOTING:
+                self._check_boot(child, now)
+        self._check_drain(now)
 
     def next_due(self, now: float) -> float:
         """Seconds until `tick` has something to do, at most 0.25."""
-        times = [p.fork_at for p in self.places if p.child is None and p.fork_at is not None]
-        if self.ready:
-            times += [s.ask_again_at for s in self._settlements.values()]
-        if self._kill_at is not None:
-            times.append(self._kill_at)
-        return max(0.0, min([0.25, *(at - now for at in times)]))
+        times = [place.fork_at for place in self.places if place.fork_at is not None]
+        asking = self._settlements.next_due()
+        if asking is not None and self._able_to_settle():
+            times.append(asking)
+        return max(0.0, min([TICK_S, *(at - now for at in times)]))
+
+    def receive(self, child: Child, now: float) -> None:
+        """Handle what a child has sent."""
+        for message in child.channel.receive():
+            self._handle(child, message, now)
+
+    def bury(self, child: Child, now: float) -> None:
+        """Reap a child that ended, see to its runs and to its slot."""
+        self.receive(child, now)
+        exit_code, number = child.reap()
+        certificate = self._certify(child, exit_code, number)
+        child.release()
+        place = self.places[child.slot]
+        place.child = None
+        self._note_exit(place, certificate)
+        drained = certificate.cause is Cause.COMMANDED and exit_code == ExitCode.OK
+        if child.ready_at is not None and not drained:
+            self._settlements.add(certificate)
+            self._settlements.ask(self._able_to_settle(), now)
+        if not self.stopping:
+            self._plan_restart(place, child, certificate.cause, now)
 
     def drain(self, now: float) -> None:
         """Ask every child to finish its runs and end; forks nothing more."""
         self._stop_forking()
         self._kill_at = now + self.options.drain_deadline
+        self._kill_unborn_at = now + UNBORN_DRAIN_S
         for child in self.children:
             child.commanded = True
-            child.state = State.DRAINING
+            if child.state is State.READY:
+                child.state = State.DRAINING
             child.signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -174,48 +203,29 @@ class Pool:
             child.commanded = True
             child.kill_group()
 
-    def receive(self, child: Child, now: float) -> None:
-        """Handle what a child has sent."""
-        for message in child.channel.receive():
-            self._handle(child, message, now)
-
-    def bury(self, child: Child, now: float) -> None:
-        """Reap a child that ended and see to its runs and its slot."""
-        self.receive(child, now)
-        place = self.places[child.slot]
-        exit_code, number = child.reap()
-        certificate = self._certify(child, exit_code, number)
-        child.release()
-        place.child = None
-        place.last_exit = LastExit(
-            cause=certificate.cause.value,
-            exit_code=exit_code,
-            signal=number,
-            at=certificate.issued_at,
-        )
-        log.warning(
-            "worker_exited",
-            worker=place.number,
-            pid=child.pid,
-            cause=certificate.cause.value,
-            exit_code=exit_code,
-            signal=number,
-        )
-        drained = certificate.cause is Cause.COMMANDED and exit_code == ExitCode.OK
-        if child.ready_at is not None and not drained:
-            self._graveyard.keep(certificate)
-            settlement = Settlement(certificate=certificate)
-            self._settlements[certificate.id] = settlement
-            self._ask(settlement, now)
-        if not self.stopping:
-            self._plan_restart(place, child, certificate.cause, now)
-
     # Forking
 
     def _fork(self, place: Place, now: float) -> None:
+        try:
+            birth = self._birth(place)
+        except OSError as error:
+            self._fork_failed(place, error, now)
+            return
+        try:
+            child = fork(birth, now)
+        except OSError as error:
+            birth.give_up()
+            self._fork_failed(place, error, now)
+            return
+        budget = self.options.boot_budget * (2 if place.boot_timed_out else 1)
+        child.boot_deadline = now + budget + BOOT_MARGIN_S
+        place.child, place.fork_at = child, None
+        log.info("worker_forked", worker=place.number, pid=child.pid)
+
+    def _birth(self, place: Place) -> Birth:
+        page = Page(runs=self.options.page_runs, threads=self.options.page_threads)
         parent_end, child_end = Channel.pair()
         health_read, health_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        page = Page(runs=self.options.page_runs, threads=self.options.page_threads)
         siblings = self.children
 
         def let_go() -> None:
@@ -224,7 +234,7 @@ class Pool:
                 os.close(sibling.pidfd)
                 sibling.close_descriptors()
 
-        birth = Birth(
+        return Birth(
             setup=self._setup(place, child_end, page, HealthWriter(health_write)),
             entry=self.options.entry,
             channel=parent_end,
@@ -233,29 +243,20 @@ class Pool:
             let_go=let_go,
             log_format=self.options.log_format,
         )
-        try:
-            place.child = fork(birth, now)
-        except OSError as error:
-            for end in (parent_end, child_end, page):
-                end.close()
-            os.close(health_read)
-            os.close(health_write)
-            place.fork_at = now + place.backoff.failed(0.0, random.random(), capped=True)
-            log.error("fork_failed", worker=place.number, reason=error.strerror)
-            return
-        place.fork_at = None
-        log.info("worker_forked", worker=place.number, pid=place.child.pid)
+
+    def _fork_failed(self, place: Place, error: OSError, now: float) -> None:
+        place.fork_at = now + place.backoff.failed(0.0, _jitter(), capped=self.window.exited(now))
+        log.error("fork_failed", worker=place.number, reason=error.strerror)
 
     def _setup(
         self, place: Place, channel: Channel, page: Page, health: HealthWriter
     ) -> ChildSetup:
         options = self.options
-        incarnation = f"{socket.gethostname()}-{place.number}-{os.urandom(8).hex()}"
-        page.set_incarnation(incarnation)
-        pending = () if self.ready else tuple(s.certificate for s in self._settlements.values())
+        name = f"{socket.gethostname()}-{os.getpid()}-{place.number}-{os.urandom(8).hex()}"
+        page.set_incarnation(name)
         return ChildSetup(
             slot=place.number,
-            incarnation=incarnation,
+            incarnation=name,
             parent_pid=os.getpid(),
             channel=channel,
             page=page.writer(),
@@ -267,29 +268,53 @@ class Pool:
             app_dir=options.app_dir,
             loop=options.loop,
             options=options.options,
-            settle_first=pending,
+            settle_first=() if self.ready else self._settlements.certificates(),
             boot_budget_s=options.boot_budget,
         )
 
     def _plan_restart(self, place: Place, child: Child, cause: Cause, now: float) -> None:
-        if child.boot_failure is not None and not self.ever_ready:
-            # If all fail the supervisor ends with this; if a sibling gets ready it is retried.
-            self.boot_failure = child.boot_failure
+        if cause is Cause.BOOT and child.boot_failure is not None and not self.ever_ready:
+            # Held until a sibling gets ready: if none does, this is what the supervisor ends with.
+            self.boot_failure = self.boot_failure or child.boot_failure
+            return
         place.restarts += 1
         if cause is Cause.COMMANDED:
             place.fork_at = now
             return
+        was_looping = self.window.looping(now)
         looping = self.window.exited(now)
+        if looping and not was_looping:
+            log.error("crash_loop", hint="workers die faster than they live; see worker_exited")
         ready_for = now - child.ready_at if child.ready_at is not None else 0.0
-        delay = place.backoff.failed(ready_for, random.random(), capped=looping)
+        delay = place.backoff.failed(ready_for, _jitter(), capped=looping)
         place.fork_at = now + delay
-        log.warning("worker_restarted", worker=place.number, cause=cause.value, delay_s=delay)
+        log.warning(
+            "worker_restarted", worker=place.number, cause=cause.value, delay_s=round(delay, 3)
+        )
 
     def _check_boot(self, child: Child, now: float) -> None:
-        # The child gives up by itself within the budget; this is for one that can't.
-        if child.state is State.BOOTING and now - child.since > 2 * self.options.boot_budget:
-            log.error("worker_boot_timed_out", worker=child.slot, pid=child.pid)
+        """Show where an endless boot hangs, then end it."""
+        if now < child.boot_deadline - 2 * TICK_S:
+            return
+        if not child.stacks_asked:
+            child.stacks_asked = True
+            child.signal(signal.SIGUSR1)
+        elif now >= child.boot_deadline:
+            log.error("worker_boot_timed_out", worker=child.slot, stack=child.stack())
+            self.places[child.slot].boot_timed_out = True
             child.kill_group()
+
+    def _check_drain(self, now: float) -> None:
+        if self._kill_unborn_at is not None and now >= self._kill_unborn_at:
+            self._kill_unborn_at = None
+            for child in self.children:
+                if child.ready_at is None:
+                    child.kill_group()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self.overdue = True
+            log.error("drain_overdue", workers=[child.slot for child in self.children])
+            self.kill()
 
     def _stop_forking(self) -> None:
         self.stopping = True
@@ -300,34 +325,40 @@ class Pool:
 
     def _certify(self, child: Child, exit_code: int | None, number: int | None) -> Certificate:
         now_ns = time.monotonic_ns()
-        reader = child.page.reader()
-        executing = {slot.index: slot for slot in reader.executing()}
-        executing |= {slot.index: slot for slot in reader.open_slots() if slot.in_step}
+        found = child.page.reader().executing()
         return Certificate(
             incarnation=child.incarnation,
             slot=child.slot,
             pid=child.pid,
             cause=_cause(child, exit_code, number),
             issued_at=time.time(),
-            realm=self._graveyard.realm,
+            realm=self._realm,
             exit_code=exit_code,
             signal=number,
-            executing=tuple(_executing(slot, now_ns) for slot in executing.values())[:100],
+            executing=tuple(_executing(slot, now_ns) for slot in found if _is_a_run(slot)),
         )
 
-    def _ask(self, settlement: Settlement, now: float) -> None:
-        settlement.ask_again_at = now + ACKNOWLEDGE_S
-        ready = self.ready
-        if not ready:
-            return
-        fresh = [child for child in ready if child.incarnation not in settlement.asked]
-        if not fresh:
-            settlement.asked.clear()
-            fresh = ready
-        # The child with the newest loop beat is the likeliest to answer at once.
-        chosen = max(fresh, key=lambda child: child.page.reader().loop_beat)
-        settlement.asked.add(chosen.incarnation)
-        chosen.channel.send(Settle(certificate=settlement.certificate))
+    def _note_exit(self, place: Place, certificate: Certificate) -> None:
+        place.last_exit = LastExit(
+            cause=certificate.cause.value,
+            exit_code=certificate.exit_code,
+            signal=certificate.signal,
+            at=certificate.issued_at,
+        )
+        expected = certificate.cause is Cause.COMMANDED
+        (log.info if expected else log.warning)(
+            "worker_exited",
+            worker=place.number,
+            pid=certificate.pid,
+            cause=certificate.cause.value,
+            exit_code=certificate.exit_code,
+            signal=certificate.signal,
+        )
+
+    def _able_to_settle(self) -> list[Child]:
+        """Ready children, else such that drain: they still speak to the store."""
+        draining = [c for c in self.children if c.state is State.DRAINING and c.ready_at]
+        return self.ready or draining
 
     # Messages
 
@@ -340,7 +371,7 @@ class Pool:
             case BootFailed():
                 child.boot_failure = message
             case Draining():
-                # A TERM sent straight to the child: it is replaced, without backoff.
+                # Also at a TERM sent straight to the child: it is replaced, without backoff.
                 child.commanded = True
                 child.state = State.DRAINING
             case Settled():
@@ -349,22 +380,34 @@ class Pool:
                 pass
 
     def _on_ready(self, child: Child, now: float) -> None:
-        self.ever_ready = True
         child.ready_at = now
-        if not self.stopping:
-            child.state = State.READY
+        child.state = State.DRAINING if self.stopping else State.READY
+        self.places[child.slot].boot_timed_out = False
         log.info("worker_ready", worker=child.slot, pid=child.pid)
-        for settlement in self._settlements.values():
-            settlement.ask_again_at = now
+        self._settlements.ask_at_once()
+        if not self.ever_ready:
+            self.ever_ready = True
+            for place in self.places:
+                if place.state is State.HELD and not self.stopping:
+                    place.fork_at = now + place.backoff.failed(0.0, _jitter())
 
     def _on_settled(self, child: Child, message: Settled) -> None:
         if not message.more:
-            self._settlements.pop(message.id, None)
-            self._graveyard.forget(message.id)
+            self._settlements.acknowledged(message.id)
+            log.info("death_settled", incarnation=message.id, by=child.slot)
         for other in self.ready:
-            if other is not child:
+            if other is not child and message.got:
                 other.channel.send(Hint(got=message.got))
             other.channel.send(Tick())
+
+
+def _jitter() -> float:
+    return random.random()
+
+
+def _is_a_run(slot: Slot) -> bool:
+    """Whether an attempt executes there that is not over."""
+    return slot.occupant is not None and slot.kind is not Kind.BACKGROUND
 
 
 def _executing(slot: Slot, now_ns: int) -> Executing:
@@ -378,7 +421,7 @@ def _executing(slot: Slot, now_ns: int) -> Executing:
         token=occupant.token if occupant else "",
         epoch=occupant.epoch if occupant else 0,
         step=slot.step_name,
-        for_s=(now_ns - slot.entered_at) / 1e9 if slot.entered_at else 0.0,
+        for_s=(now_ns - slot.entered_at) / 1e9,
     )
 
 
@@ -387,6 +430,8 @@ def _cause(child: Child, exit_code: int | None, number: int | None) -> Cause:
         return Cause.COMMANDED
     if child.boot_failure is not None or exit_code == ExitCode.CHILD_BOOT_FAILED:
         return Cause.BOOT
+    if number == signal.SIGTERM and child.ready_at is None:
+        return Cause.COMMANDED  # asked to stop before it could say so
     if number == signal.SIGKILL:
         return Cause.KILLED
     return Cause.SIGNAL if number is not None else Cause.EXIT

@@ -11,12 +11,16 @@ from pathlib import Path
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; with the pid an identity."""
+    """When the process started, in clock ticks since boot; with the pid an identity.
+
+    None if there is none, or only a zombie of it.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else int(fields[19])
 
 
 def rss_bytes(pid: int) -> int | None:

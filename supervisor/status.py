@@ -14,27 +14,32 @@ from importlib.metadata import version
 from typing import Any
 
 from pyrula.supervisor import procfs
-from pyrula.supervisor.child import Child, State
+from pyrula.supervisor.child import Child
 from pyrula.supervisor.pool import Place, Pool
 
 
 def document(pool: Pool, started_at: float, now: float) -> dict[str, Any]:
     """The whole pool at one instant; `started_at` is wall time, `now` monotonic seconds."""
-    state = "draining" if pool.stopping else "ready" if pool.ready else "booting"
-    if pool.window.looping(now):
-        state = "crash_loop"
     return {
         "supervisor": {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "version": version("pyrula"),
-            "state": state,
+            "state": _state(pool, now),
             "procs": len(pool.places),
             "ready": len(pool.ready),
             "started_at": started_at,
         },
         "children": [_child(place, now) for place in pool.places],
     }
+
+
+def _state(pool: Pool, now: float) -> str:
+    if pool.stopping:
+        return "draining"
+    if pool.window.looping(now):
+        return "crash_loop"
+    return "ready" if pool.ready else "booting"
 
 
 def _child(place: Place, now: float) -> dict[str, Any]:
@@ -44,7 +49,7 @@ def _child(place: Place, now: float) -> dict[str, Any]:
     return {
         "slot": place.number,
         "pid": child.pid if child else None,
-        "state": child.state.value if child else State.BACKOFF.value,
+        "state": place.state.value,
         "since": time.time() - (now - child.since) if child else None,
         "restarts": place.restarts,
         "last_exit": asdict(place.last_exit) if place.last_exit else None,
