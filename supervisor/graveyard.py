@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 def realm_of(store_url: str, namespace: str) -> str:
     """Stands for store and namespace without naming them (a URL may hold a password)."""
-    place = store_url.rpartition("@")[2]
+    place = store_url.partition("://")[2].rpartition("@")[2]
     return hashlib.sha256(f"{place}\0{namespace}".encode()).hexdigest()[:16]
 
 
