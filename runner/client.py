@@ -23,8 +23,17 @@ from pyrula.workflows.engine.payload import encode
 from pyrula.workflows.engine.registry import definition_of
 from pyrula.workflows.engine.replay import replay_all_events
 from pyrula.workflows.shards.hashing import shard_of
-from pyrula.workflows.stores.base import TERMINAL, Hint, Listener, RunInfo, RunRef, Status, Store
-from pyrula.workflows.stores.base import Submission, Watch
+from pyrula.workflows.stores.base import (
+    TERMINAL,
+    Hint,
+    Listener,
+    RunInfo,
+    RunRef,
+    Status,
+    Store,
+    Submission,
+    Watch,
+)
 from pyrula.workflows.stores.errors import (
     ConflictError,
     InvalidInputError,
@@ -33,8 +42,16 @@ from pyrula.workflows.stores.errors import (
     RunFailedError,
     RunNotFoundError,
 )
-from pyrula.workflows.stores.events import AnyEvent, Raw, RunComplete, RunError, RunInit
-from pyrula.workflows.stores.events import UnknownEvent, pack, unpack
+from pyrula.workflows.stores.events import (
+    AnyEvent,
+    Raw,
+    RunComplete,
+    RunError,
+    RunInit,
+    UnknownEvent,
+    pack,
+    unpack,
+)
 from pyrula.workflows.stores.names import check_owner, check_run_id, check_workflow_name
 from pyrula.workflows.stores.seams import Seams
 
@@ -115,14 +132,17 @@ class WorkflowClient:
     ) -> RunHandle:
         """Accept a run; it is durable when this returns.
 
-        `owner` is the tenant; `delay` (seconds ≥ 0 or timedelta) postpones the first claim. The same
-        `run_id` or `idempotency_key` again gives the same run. Raises `InvalidInputError` for names,
-        ids or params that break a rule, `ConflictError` `run_exists` or `idempotency_mismatch` when
-        the id or key belongs to a submission with other params.
+        `owner` is the tenant; `delay` (seconds ≥ 0 or timedelta) postpones the first claim. The
+        same `run_id` or `idempotency_key` again gives the same run. Raises `InvalidInputError` or
+        `PayloadError` for names, ids or params that break a rule, `ConflictError` `run_exists` or
+        `idempotency_mismatch` when the id or key belongs to a submission with other params.
         """
         name = check_workflow_name(_name_of(workflow))
         given = _checked_params(params)
         chosen = self._run_id(name, run_id, idempotency_key)
+        tenant = None if owner is None else check_owner(owner)
+        delay_ms = _delay_ms(delay)
+        # All is checked by now: asking for the shard records the name.
         ref = await self.ref(name, chosen)
         now_ms = int(self._seams.clock.wall() * 1000)
         init = RunInit(
@@ -130,14 +150,14 @@ class WorkflowClient:
             name=name,
             params=Raw(given),
             trigger=trigger,
-            owner=None if owner is None else check_owner(owner),
+            owner=tenant,
         )
         submission = Submission(
             ref=ref,
             init=pack(init),
             digest=hashlib.sha256(name.encode() + b"\0" + given).hexdigest()[:32],
-            owner=owner,
-            delay_ms=_delay_ms(delay),
+            owner=tenant,
+            delay_ms=delay_ms,
         )
         try:
             await self.store.submit(submission)
@@ -164,7 +184,7 @@ class WorkflowClient:
             count = await self._registered(name)
         return RunRef(name, run_id, shard_of(run_id, count))
 
-    async def terminal(self, run: RunHandle, timeout: float | None) -> RunComplete | RunError:  # noqa: ASYNC109  part of the public contract
+    async def terminal(self, run: RunHandle, timeout: float | None) -> RunComplete | RunError:
         """The terminal event of a run, waiting for it at most `timeout` seconds."""
         ref = await self.ref(run.name, run.run_id)
         try:
@@ -228,9 +248,7 @@ class WorkflowClient:
     async def _listen(self) -> None:
         async with self._opening:
             if self._listener is None:
-                self._listener = await self.store.listen(
-                    self._member, self._on_hint, self._on_gap
-                )
+                self._listener = await self.store.listen(self._member, self._on_hint, self._on_gap)
 
     def _on_hint(self, hint: Hint) -> None:
         key = (hint.workflow, hint.run_id)
@@ -248,6 +266,11 @@ class WorkflowClient:
                 woken.set()
 
     def _run_id(self, name: str, run_id: str | None, key: str | None) -> str:
+        if run_id is not None and key is not None:
+            raise InvalidInputError(
+                "expected a run_id or an idempotency_key, found both; a key chooses the id itself",
+                code="invalid_idempotency_key",
+            )
         if run_id is not None:
             return check_run_id(run_id)
         if key is None:
@@ -279,8 +302,8 @@ def _checked_params(params: Any) -> bytes:
 def _delay_ms(delay: float | timedelta | None) -> int:
     if delay is None:
         return 0
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not 0 <= seconds < 10**10:
+    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         raise InvalidInputError(
             f"expected a delay of 0 seconds or more, found {delay!r}", code="invalid_delay"
         )
