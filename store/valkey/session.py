@@ -37,6 +37,7 @@ class Session:
         self._known = config.store_id
         self._main: Caller | None = None
         self._bulk: Caller | None = None
+        self._opening = asyncio.Lock()
         self._contact = asyncio.Event()
         self._earlier_contacts = 0
 
@@ -61,8 +62,12 @@ class Session:
 
     async def open(self) -> None:
         """Connect and check the server; does nothing while open."""
-        if self._main is not None:
-            return
+        # A worker and its client open the store they share at the same time.
+        async with self._opening:
+            if self._main is None:
+                await self._connect()
+
+    async def _connect(self) -> None:
         main = Caller(self.url, on_connect=self._meet, on_up=self._note_contact)
         bulk = Caller(self.url, on_connect=self._meet)
         await main.open(OPEN_WITHIN_S)
