@@ -30,9 +30,10 @@ from setproctitle import setproctitle
 from pyrula.supervisor import logs, procfs
 from pyrula.supervisor.exits import ExitCode, SupervisorError
 from pyrula.supervisor.link import BootFailed, Channel, ChildSetup, HealthReader, Stats
-from pyrula.supervisor.page import Page
+from pyrula.supervisor.page import Page, Phase
 from pyrula.supervisor.signals import MANAGED
 
+OOM_SCORE_STEP = 300
 _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: dlopen in a forked child could meet a held loader lock.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,6 +69,7 @@ class Child:
     ready_at: float | None = None
     commanded: bool = False
     boot_deadline: float = 0.0
+    boot_timed_out: bool = False
     stacks_asked: bool = False
     boot_failure: BootFailed | None = None
     stats: Stats | None = None
@@ -150,8 +152,9 @@ def fork(birth: Birth, now: float) -> Child:
             code="parent_has_threads",
             exit=ExitCode.FAILED,
         )
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    with contextlib.suppress(OSError):  # a reader that is gone is no reason not to fork
+        sys.stdout.flush()
+        sys.stderr.flush()
     stacks = os.memfd_create(f"pyrula-stacks-{birth.setup.slot}")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, MANAGED)
     try:
@@ -205,6 +208,7 @@ def _become_child(birth: Birth, stacks: int) -> NoReturn:
         birth.channel.close()
         os.close(birth.health.fileno())
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
+        _prefer_us_when_memory_ends()
         random.seed()
         logs.configure(birth.log_format, slot=setup.slot)
         setproctitle(f"pyrula: worker {setup.slot}")
@@ -213,11 +217,26 @@ def _become_child(birth: Birth, stacks: int) -> NoReturn:
         status = int(getattr(import_module(module), name)(setup))
     except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's stack
         sys.excepthook(type(error), error, error.__traceback__)
+        if birth.page.reader().phase < Phase.READY:
+            status = _boot_failed(setup, error)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def _boot_failed(setup: ChildSetup, error: BaseException) -> int:
+    """An error that the entry did not foresee; no restart will help as long as nobody is ready."""
+    message = f"expected the worker to start, found {type(error).__name__}: {error}"
+    setup.channel.send(BootFailed(code="boot_failed", message=message, exit=1))
+    return int(ExitCode.CHILD_BOOT_FAILED)
+
+
+def _prefer_us_when_memory_ends() -> None:
+    """The kernel shall take a child, which is replaced, and not the parent."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
+        file.write(b"%d" % min(1000, int(file.read()) + OOM_SCORE_STEP))
 
 
 def _default_signals() -> None:

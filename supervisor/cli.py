@@ -12,7 +12,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -33,7 +32,9 @@ DEFAULT_CONTROL = ".pyrula/supervisor.sock"
 def _worker_flags(command: Any) -> Any:
     for name in reversed(options.WORKER_OPTIONS):
         flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, metavar="VALUE", help=f"worker option {name}")(command)
+        variable = f"PYRULA_WORKER_{name.upper()}"
+        option = click.option(flag, name, metavar="VALUE", envvar=variable, help=variable)
+        command = option(command)
     return command
 
 
@@ -106,7 +107,10 @@ def cli(context: click.Context, /, **given: Any) -> None:
 @click.option("--control", "control_path", default=None, help="control socket")
 @click.pass_context
 def show_status(context: click.Context, *, as_json: bool, control_path: str | None) -> None:
-    """Show the pool: one row a worker."""
+    """Show the pool: one row a worker.
+
+    With several supervisors in the folder --json gives a list of their documents.
+    """
     path = Path(control_path or context.obj)
     found = [control.ask(one, {"command": "status"}) for one in control.live(path) or [path]]
     if as_json:
@@ -129,7 +133,7 @@ def _refuse(error: SupervisorError, *, as_json: bool) -> None:
         document = control.error_document(error.code, error.message)
         sys.stderr.write(json.dumps(document) + "\n")
     else:
-        sys.stderr.write(f"pyrula-supervisor: {error.message} [{error.code}]\n")
+        logs.say(f"{error.message} [{error.code}]")
     raise SystemExit(int(error.exit))
 
 
@@ -189,7 +193,7 @@ def _pool_options(given: dict[str, Any], run_dir: Path) -> PoolOptions:
 
 def _say_where(embedded: EmbeddedServer) -> None:
     how = "uses the embedded server that runs" if embedded.adopted else "started a server"
-    sys.stderr.write(f"pyrula-supervisor: {how} at {embedded.url}\n")
+    logs.say(f"{how} at {embedded.url}")
 
 
 def _procs(text: str) -> int:
@@ -206,11 +210,11 @@ def _procs(text: str) -> int:
 def _hide_secret(url: str | None) -> None:
     """A password given in argv is gone from there before anything is started."""
     setproctitle("pyrula: supervisor [starting]")
-    in_argv = url is not None and any(url in word for word in sys.argv)
-    if url is not None and in_argv and urlsplit(url).password:
-        sys.stderr.write(
-            "pyrula-supervisor: --store holds a password, which others could read in the process "
-            "list for a moment; set PYRULA_STORE_URL instead\n"
+    # Cruder than the grammar of URLs: one that can't be parsed may hold a password too.
+    if url is not None and "@" in url and any(url in word for word in sys.argv):
+        logs.say(
+            "--store holds a password, which others could read in the process list for a moment; "
+            "set PYRULA_STORE_URL instead"
         )
 
 

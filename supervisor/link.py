@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Literal
 
 import msgspec
@@ -40,6 +42,7 @@ from pyrula.supervisor.page import PageWriter
 
 MAX_PACKET = 96 * 1024  # half of what a socket takes by default, so that one always fits
 MAX_TEXT = 16 * 1024
+MAX_BATCH = 64
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -220,12 +223,12 @@ class Channel:
             self._waiting.popleft()
 
     def receive(self) -> list[Message]:
-        """All that has come, oldest first; what can't be read is skipped.
+        """What has come, oldest first, at most `MAX_BATCH`; what can't be read is skipped.
 
         The other side is ours and of the same version, but user code runs in there too.
         """
         found: list[Message] = []
-        while not self.closed:
+        while not self.closed and len(found) < MAX_BATCH:
             try:
                 data = self._socket.recv(MAX_PACKET)
             except BlockingIOError:
@@ -238,6 +241,12 @@ class Channel:
             with contextlib.suppress(msgspec.DecodeError):
                 found.append(_decoder.decode(data))
         return found
+
+    def readable(self) -> bool:
+        """Whether `receive` has something to do."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not self.closed and bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end; never `shutdown`, which would reach through to a forked copy."""
@@ -321,7 +330,8 @@ class ChildSetup:
     settles `settle_first` before its first claim and answers each with `Settled`: these are deaths
     that nobody could settle yet. A store that can't be reached is tried again for
     `boot_budget_s` seconds, then reported with exit 4. `options` are worker options as text, to be
-    validated by the child. `parent_pid` is gone when `os.getppid()` differs.
+    validated by the child, `ready_by` is monotonic. `parent_pid` is gone when `os.getppid()`
+    differs.
     """
 
     slot: int
@@ -338,4 +348,9 @@ class ChildSetup:
     loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     settle_first: tuple[Certificate, ...] = ()
-    boot_budget_s: float = 60.0
+    ready_by: float = field(default_factory=lambda: monotonic() + 60.0)
+
+    @property
+    def boot_budget_s(self) -> float:
+        """Seconds that are left to get ready, at least one."""
+        return max(1.0, self.ready_by - monotonic())

@@ -6,11 +6,25 @@ otherwise. Lines of a child carry its slot. Control characters in values are esc
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import structlog
+
+
+class _Stderr:
+    """Standard error whose reader may be gone: that must not end a supervisor."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
 
 Format = Literal["auto", "pretty", "json"]
 
@@ -33,6 +47,13 @@ def configure(form: Format = "auto", *, slot: int | None = None) -> None:
             structlog.processors.format_exc_info,
             render,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
         cache_logger_on_first_use=False,
     )
+
+
+def say(sentence: str) -> None:
+    """A sentence for people, on standard error."""
+    stream = _Stderr()
+    stream.write(f"pyrula-supervisor: {sentence}\n")
+    stream.flush()

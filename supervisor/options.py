@@ -7,7 +7,6 @@ be, and how long a drain may take.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from pyrula.supervisor.exits import SupervisorError
@@ -43,13 +42,8 @@ _PARENT_DEFAULTS = {"max_concurrent_runs": 50.0, "shutdown_grace": 30.0, "cancel
 
 
 def given(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """What was set: a flag, or `PYRULA_WORKER_<NAME>`; the flag wins."""
-    found: dict[str, str] = {}
-    for name in WORKER_OPTIONS:
-        text = flags.get(name) or os.environ.get(f"PYRULA_WORKER_{name.upper()}")
-        if text is not None:
-            found[name] = text
-    return found
+    """What was set among `flags`; None means not."""
+    return {name: text for name in WORKER_OPTIONS if (text := flags.get(name)) is not None}
 
 
 def number(options: Mapping[str, str], name: str) -> float:

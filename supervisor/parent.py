@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 import structlog
 from setproctitle import setproctitle
 
-from pyrula.supervisor import status
+from pyrula.supervisor import logs, status
 from pyrula.supervisor.child import Child
 from pyrula.supervisor.control import Client, ControlSocket, error_document
 from pyrula.supervisor.embedded import EmbeddedServer
@@ -203,7 +202,7 @@ class Parent:
         elif not pool.ever_ready and now > self._boot_deadline:
             self._exit = _told(pool.boot_failure or _late(self._options.boot_budget))
         elif pool.in_crash_loop_for(now) > (self._crash_loop_exit_s or float("inf")):
-            _say("expected workers to stay up, found them dying all the time", "crash_loop")
+            logs.say("expected workers to stay up, found them dying all the time [crash_loop]")
             self._exit = ExitCode.CRASH_LOOP
 
     # Ends
@@ -260,11 +259,6 @@ def _late(budget_s: float) -> BootFailed:
 
 
 def _told(failure: BootFailed) -> ExitCode:
-    _say(failure.message, failure.code)
-    for frame in failure.frames:
-        sys.stderr.write(f"  {frame.file}:{frame.line} in {frame.function}\n")
+    frames = [f"\n  {one.file}:{one.line} in {one.function}" for one in failure.frames]
+    logs.say(f"{failure.message} [{failure.code}]" + "".join(frames))
     return ExitCode(failure.exit)
-
-
-def _say(message: str, code: str) -> None:
-    sys.stderr.write(f"pyrula-supervisor: {message} [{code}]\n")

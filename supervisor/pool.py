@@ -171,7 +171,8 @@ class Pool:
 
     def bury(self, child: Child, now: float) -> None:
         """Reap a child that ended, see to its runs and to its slot."""
-        self.receive(child, now)
+        while child.channel.readable():
+            self.receive(child, now)
         exit_code, number = child.reap()
         certificate = self._certify(child, exit_code, number)
         child.release()
@@ -207,7 +208,7 @@ class Pool:
 
     def _fork(self, place: Place, now: float) -> None:
         try:
-            birth = self._birth(place)
+            birth = self._birth(place, now)
         except OSError as error:
             self._fork_failed(place, error, now)
             return
@@ -222,7 +223,7 @@ class Pool:
         place.child, place.fork_at = child, None
         log.info("worker_forked", worker=place.number, pid=child.pid)
 
-    def _birth(self, place: Place) -> Birth:
+    def _birth(self, place: Place, now: float) -> Birth:
         page = Page(runs=self.options.page_runs, threads=self.options.page_threads)
         parent_end, child_end = Channel.pair()
         health_read, health_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -232,10 +233,10 @@ class Pool:
             self._let_go()
             for sibling in siblings:
                 os.close(sibling.pidfd)
-                sibling.close_descriptors()
+                sibling.release()
 
         return Birth(
-            setup=self._setup(place, child_end, page, HealthWriter(health_write)),
+            setup=self._setup(place, child_end, page, HealthWriter(health_write), now),
             entry=self.options.entry,
             channel=parent_end,
             health=HealthReader(health_read),
@@ -245,11 +246,11 @@ class Pool:
         )
 
     def _fork_failed(self, place: Place, error: OSError, now: float) -> None:
-        place.fork_at = now + place.backoff.failed(0.0, _jitter(), capped=self.window.exited(now))
+        place.fork_at = now + place.backoff.failed(0.0, _jitter(), capped=self._counted_exit(now))
         log.error("fork_failed", worker=place.number, reason=error.strerror)
 
     def _setup(
-        self, place: Place, channel: Channel, page: Page, health: HealthWriter
+        self, place: Place, channel: Channel, page: Page, health: HealthWriter, now: float
     ) -> ChildSetup:
         options = self.options
         name = f"{socket.gethostname()}-{os.getpid()}-{place.number}-{os.urandom(8).hex()}"
@@ -269,7 +270,7 @@ class Pool:
             loop=options.loop,
             options=options.options,
             settle_first=() if self.ready else self._settlements.certificates(),
-            boot_budget_s=options.boot_budget,
+            ready_by=now + options.boot_budget,
         )
 
     def _plan_restart(self, place: Place, child: Child, cause: Cause, now: float) -> None:
@@ -281,16 +282,23 @@ class Pool:
         if cause is Cause.COMMANDED:
             place.fork_at = now
             return
-        was_looping = self.window.looping(now)
-        looping = self.window.exited(now)
-        if looping and not was_looping:
-            log.error("crash_loop", hint="workers die faster than they live; see worker_exited")
+        failure = child.boot_failure if cause is Cause.BOOT else None
+        # A store that is away is nobody's crash.
+        waits_for_store = failure is not None and int(failure.exit) == ExitCode.STORE_UNREACHABLE
+        looping = self._counted_exit(now) if not waits_for_store else self.window.looping(now)
         ready_for = now - child.ready_at if child.ready_at is not None else 0.0
         delay = place.backoff.failed(ready_for, _jitter(), capped=looping)
         place.fork_at = now + delay
         log.warning(
             "worker_restarted", worker=place.number, cause=cause.value, delay_s=round(delay, 3)
         )
+
+    def _counted_exit(self, now: float) -> bool:
+        was_looping = self.window.looping(now)
+        looping = self.window.exited(now)
+        if looping and not was_looping:
+            log.error("crash_loop", hint="workers die faster than they live; see worker_exited")
+        return looping
 
     def _check_boot(self, child: Child, now: float) -> None:
         """Show where an endless boot hangs, then end it."""
@@ -301,7 +309,7 @@ class Pool:
             child.signal(signal.SIGUSR1)
         elif now >= child.boot_deadline:
             log.error("worker_boot_timed_out", worker=child.slot, stack=child.stack())
-            self.places[child.slot].boot_timed_out = True
+            child.boot_timed_out = self.places[child.slot].boot_timed_out = True
             child.kill_group()
 
     def _check_drain(self, now: float) -> None:
@@ -428,10 +436,11 @@ def _executing(slot: Slot, now_ns: int) -> Executing:
 def _cause(child: Child, exit_code: int | None, number: int | None) -> Cause:
     if child.commanded:
         return Cause.COMMANDED
-    if child.boot_failure is not None or exit_code == ExitCode.CHILD_BOOT_FAILED:
-        return Cause.BOOT
-    if number == signal.SIGTERM and child.ready_at is None:
-        return Cause.COMMANDED  # asked to stop before it could say so
+    if child.ready_at is None:
+        if child.boot_timed_out or exit_code == ExitCode.CHILD_BOOT_FAILED:
+            return Cause.BOOT
+        if number == signal.SIGTERM:
+            return Cause.COMMANDED  # asked to stop before it could say so
     if number == signal.SIGKILL:
         return Cause.KILLED
     return Cause.SIGNAL if number is not None else Cause.EXIT

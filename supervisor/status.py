@@ -10,6 +10,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +25,7 @@ def document(pool: Pool, started_at: float, now: float) -> dict[str, Any]:
         "supervisor": {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "version": version("pyrula"),
+            "version": _version(),
             "state": _state(pool, now),
             "procs": len(pool.places),
             "ready": len(pool.ready),
@@ -32,6 +33,11 @@ def document(pool: Pool, started_at: float, now: float) -> dict[str, Any]:
         },
         "children": [_child(place, now) for place in pool.places],
     }
+
+
+@cache
+def _version() -> str:
+    return version("pyrula")
 
 
 def _state(pool: Pool, now: float) -> str:
@@ -67,8 +73,8 @@ def _executing(child: Child) -> list[dict[str, Any]]:
     """Every run inside a step, and whatever else is on the loop at this instant."""
     now = time.monotonic_ns()
     reader = child.page.reader()
-    slots = {slot.index: slot for slot in reader.executing()}
-    slots |= {slot.index: slot for slot in reader.open_slots() if slot.in_step}
+    slots = {slot.index: slot for slot in reader.open_slots() if slot.in_step}
+    slots |= {slot.index: slot for slot in reader.executing()}  # these know since when
     return [
         {
             "run_id": slot.occupant.run_id,
