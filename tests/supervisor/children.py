@@ -1,7 +1,7 @@
 """Fake workers for the pool: entries for `--entry tests.supervisor.children:<name>`.
 
-Each writes what happens to it, a line of JSON a time, to the file that FAKE_JOURNAL names. They speak
-the real channel and page, but know no store.
+Each writes what happens to it, a line of JSON a time, to the file that FAKE_JOURNAL names. They
+speak the real channel and page, but know no store.
 """
 
 from __future__ import annotations
@@ -15,13 +15,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyrula.supervisor.certificate import Certificate, Frame
 from pyrula.supervisor.exits import ExitCode
-from pyrula.supervisor.link import BootFailed, ChildSetup, Hint, Ready, Settle, Settled, Stats, Tick
+from pyrula.supervisor.link import (
+    BootFailed,
+    ChildSetup,
+    Draining,
+    Hint,
+    Ready,
+    Settle,
+    Settled,
+    Stats,
+    Tick,
+)
 from pyrula.supervisor.page import Occupant, Phase, code_of
 
 PATIENCE_MS = 30_000
@@ -35,13 +44,12 @@ class Fake:
         self._acknowledges = acknowledges
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
     def say(self, event: str, **more: Any) -> None:
         """Write a line into the journal."""
         line = {"slot": self.setup.slot, "pid": os.getpid(), "event": event, "at": time.monotonic()}
-        with open(os.environ["FAKE_JOURNAL"], "ab", buffering=0) as journal:
+        with _journal_path().open("ab", buffering=0) as journal:
             journal.write(json.dumps(line | more).encode() + b"\n")
 
     def ready(self) -> None:
@@ -67,9 +75,10 @@ class Fake:
             if self.setup.channel.closed:
                 return ExitCode.FAILED
             with contextlib.suppress(BlockingIOError):
-                os.read(self._wake, 16)
-                self.say("draining")
-                return ExitCode.OK
+                if signal.SIGTERM in os.read(self._wake, 16):
+                    self.setup.channel.send(Draining())
+                    self.say("draining")
+                    return ExitCode.OK
 
     def _handle(self, message: object) -> None:
         match message:
@@ -117,8 +126,7 @@ def only_slot_2_acknowledges(setup: ChildSetup) -> int:
 
 def slow(setup: ChildSetup) -> int:
     """Takes a while to get ready, with the default action of TERM, as while importing."""
-    if "draining" not in _journal():
-        time.sleep(float(os.environ.get("FAKE_BOOT_S", "0.2")))
+    time.sleep(0.3)
     return plain(setup)
 
 
@@ -163,6 +171,7 @@ def only_first_boot_fails(setup: ChildSetup) -> int:
 def holding_the_gil(setup: ChildSetup) -> int:
     """Gets ready, then sits in a C call that holds the GIL."""
     fake = Fake(setup)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it would end a mere sleep
     fake.ready()
     ctypes.PyDLL(None).sleep(30)
     return fake.serve()
@@ -183,17 +192,28 @@ def with_descriptors(setup: ChildSetup) -> int:
     """Says which descriptors it has and how many threads."""
     fake = Fake(setup)
     names: list[str] = []
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            names.append(os.readlink(f"/proc/self/fd/{fd}"))
+            names.append(str(fd.readlink()))
     fake.say("descriptors", names=sorted(names), threads=threading.active_count())
     fake.ready()
     return fake.serve()
 
 
+def flooding_or_deaf(setup: ChildSetup) -> int:
+    """Slot 0 sends without end, slot 1 reads nothing; both leave at TERM by its default action."""
+    fake = Fake(setup)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.OK))
+    fake.ready()
+    while setup.slot == 0:
+        setup.channel.send(Stats(runs=1))
+    while True:
+        signal.pause()
+
+
+def _journal_path() -> Path:
+    return Path(os.environ["FAKE_JOURNAL"])
+
+
 def _journal() -> str:
-    path = Path(os.environ["FAKE_JOURNAL"])
-    return path.read_text() if path.exists() else ""
-
-
-ENTRIES: tuple[Callable[[ChildSetup], int], ...] = (serve, plain, slow, crashing, failing)
+    return _journal_path().read_text() if _journal_path().exists() else ""

@@ -25,7 +25,12 @@ class Supervisor:
     """One supervisor in `folder`; with a fake `entry` it has no store either."""
 
     def __init__(
-        self, folder: Path, *argv: str, entry: str | None = None, env: dict[str, str] | None = None
+        self,
+        folder: Path,
+        *argv: str,
+        entry: str | None = None,
+        env: dict[str, str] | None = None,
+        log: int | None = None,
     ) -> None:
         self.folder = folder
         self._log = folder / f"supervisor-{len(list(folder.glob('*.log')))}.log"
@@ -33,14 +38,14 @@ class Supervisor:
         fake = () if entry is None else ("--entry", f"tests.supervisor.children:{entry}")
         served = () if entry is None else ("--store", NO_STORE, "--workflow", "fake")
         paths = {"PYTHONPATH": str(ROOT), "FAKE_JOURNAL": str(self._journal)}
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as file:
             self.process = subprocess.Popen(
                 [COMMAND, "--log-format", "json", *fake, *served, *argv],
                 cwd=folder,
                 env=os.environ | paths | (env or {}),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file if log is None else log,
+                stderr=file if log is None else log,
                 start_new_session=True,
             )
 
