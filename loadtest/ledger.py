@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,3 +69,9 @@ def read(path: Path) -> list[Entry]:
         run, step, kind, pid, at, execution = json.loads(line)
         entries.append(Entry(run=run, step=step, kind=kind, pid=pid, at=at, execution=execution))
     return entries
+
+
+def repeated(entries: Sequence[Entry]) -> int:
+    """How many times a body began that had begun before."""
+    starts = [(entry.run, entry.step) for entry in entries if entry.kind == "start"]
+    return len(starts) - len(set(starts))

@@ -1,0 +1,49 @@
+"""The verdict of kills and soak: what the checker found, counted, shown and kept.
+
+Owns the words for the rules and the folder in which the evidence of a failure is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtest.checker import Evidence, Violation
+
+COUNTED = {
+    "V1": "doubly_completed",
+    "V2": "journals_damaged",
+    "V3": "done_steps_rerun",
+    "V4": "in_doubt_steps_run_too_often",
+    "V7": "lost",
+    "late": "late_starts_after_a_stop",
+}
+MEASURED_ONLY = {"late_starts_after_a_stop"}
+SHOWN = 20
+
+
+def counts(found: Sequence[Violation]) -> dict[str, int]:
+    """How many violations there are of each kind, by its name."""
+    by_rule = Counter(violation.rule for violation in found)
+    return {name: by_rule[rule] for rule, name in COUNTED.items()}
+
+
+def holds(counted: dict[str, int]) -> bool:
+    """Whether no rule is broken."""
+    return not any(count for name, count in counted.items() if name not in MEASURED_ONLY)
+
+
+def keep(evidence: Evidence, found: Sequence[Violation], log: Path, folder: Path) -> None:
+    """Leave what is needed to understand a failure in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(log, folder / "pool.log")
+    lines = [f"{violation.rule} {violation.run}: {violation.what}" for violation in found]
+    (folder / "violations").write_text("\n".join(lines) + "\n")
+    for run in {violation.run for violation in found}:
+        journal = evidence.journals.get(run)
+        seen = [entry for entry in evidence.ledger if entry.run == run]
+        text = [event.decode() for event in journal.events] if journal else ["no journal"]
+        text += [f"{one.at:.6f} {one.pid} {one.kind} {one.step} {one.execution}" for one in seen]
+        (folder / f"run-{run}").write_text("\n".join(text) + "\n")
