@@ -70,7 +70,7 @@ def _answered(request: bytes, answer: Answer) -> bytes:
     try:
         question: Any = json.loads(request)
         reply = answer(cast("dict[str, Any]", question) if isinstance(question, dict) else {})
-    except ValueError:
+    except (ValueError, RecursionError):
         reply = error_document("invalid_request", "expected one line of JSON")
     return json.dumps(reply).encode()
 

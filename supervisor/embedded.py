@@ -177,6 +177,7 @@ class EmbeddedServer:
         self._pid = pid if pid is not None else self._spawn()
         self._started = now
         self.pidfd = os.pidfd_open(self._pid)
+        _record(self._folder, self._pid)
 
     def _answered(self, wait: Wait) -> bool:
         deadline = time.monotonic() + START_BUDGET_S
@@ -219,12 +220,7 @@ class EmbeddedServer:
             stderr=subprocess.DEVNULL,
             process_group=0,
         )
-        pid = self._process.pid
-        record = {"pid": pid, "ticks": procfs.start_ticks(pid)}
-        scratch = path / "server.json.new"
-        scratch.write_text(json.dumps(record))
-        scratch.replace(path / "server.json")
-        return pid
+        return self._process.pid
 
     # Ending
 
@@ -320,6 +316,13 @@ def server_binary() -> Path:
 
 def _socket(folder: Path) -> Path:
     return folder / "valkey.sock"
+
+
+def _record(folder: Path, pid: int) -> None:
+    """Write down which process serves here, whole or not at all."""
+    scratch = folder / "server.json.new"
+    scratch.write_text(json.dumps({"pid": pid, "ticks": procfs.start_ticks(pid)}))
+    scratch.replace(folder / "server.json")
 
 
 def _recorded(folder: Path) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_child_that_does_not_answer_in_half_a_second_is_passed_over(folder: Pa
         until(lambda: 2 in {line["slot"] for line in supervisor.journal("settle")}, 10)
         asked = supervisor.journal("settle")
         assert asked[-1]["slot"] == 2
-        for earlier, later in zip(asked, asked[1:], strict=False):
+        for earlier, later in pairwise(asked):
             assert 0.4 < later["at"] - earlier["at"] < 1.5
         until(lambda: supervisor.events("death_settled"))
 
