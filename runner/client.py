@@ -41,6 +41,7 @@ from pyrula.workflows.stores.errors import (
     RunCancelledError,
     RunFailedError,
     RunNotFoundError,
+    StoreUnavailable,
 )
 from pyrula.workflows.stores.events import (
     AnyEvent,
@@ -79,7 +80,8 @@ class RunHandle:
     async def result(self, timeout: float | None = None, *, as_type: type[T] | None = None) -> Any:
         """Wait (seconds; None for ever) until the run ended and return what it returned.
 
-        Raises `RunFailedError`, `RunCancelledError`, `ResultTimeout`, `RunNotFoundError`.
+        Raises `RunFailedError`, `RunCancelledError`, `ResultTimeout`, `RunNotFoundError`, and
+        `StoreUnavailable` if the store is away at first; later outages are waited out.
         """
         terminal = await self._client.terminal(self, timeout)
         if isinstance(terminal, RunError):
@@ -213,12 +215,20 @@ class WorkflowClient:
         key = (ref.workflow, ref.run_id)
         woken = asyncio.Event()
         self._watched.setdefault(key, set()).add(woken)
+        looked = False
         try:
             while True:
                 # Cleared before looking: a hint that arrives during the look must not be lost.
                 woken.clear()
-                watch = await self.store.watch(ref, self._member)
-                terminal = self._arrived.get(key) or await self._terminal_bytes(ref, watch)
+                try:
+                    watch = await self.store.watch(ref, self._member)
+                    terminal = self._arrived.get(key) or await self._terminal_bytes(ref, watch)
+                    looked = True
+                except StoreUnavailable:
+                    # The run doesn't fail when the store is away, so the wait for it doesn't.
+                    if not looked:
+                        raise
+                    terminal = None
                 if terminal is None:
                     await self._woken(woken)
                     terminal = self._arrived.get(key)
@@ -289,11 +299,12 @@ def _name_of(workflow: str | Callable[..., Any]) -> str:
 
 
 def _checked_params(params: Any) -> bytes:
-    given = {} if params is None else params
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+    given: Mapping[Any, Any] = {} if params is None else params
+    is_object = params is None or isinstance(params, Mapping)
+    if not is_object or not all(isinstance(key, str) for key in given):
         raise InvalidInputError(
             "expected params to be an object of keyword parameters, found "
-            f"{type(params).__qualname__}; write them as a dict with string keys",
+            f"{type(given).__qualname__}; write them as a dict with string keys",
             code="invalid_params",
         )
     return encode(dict(sorted(given.items())), "the params of the run", PARAMS_LIMIT)

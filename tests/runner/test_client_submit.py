@@ -100,8 +100,9 @@ async def test_what_is_refused_leaves_nothing_behind(
 ) -> None:
     async with make_store() as store:
         client = await submitting(store)
+        pay: dict[str, Any] = {"workflow": "pay"}
         with pytest.raises((InvalidInputError, PayloadError)) as refused:
-            await client.submit(**{"workflow": "pay", **arguments})
+            await client.submit(**(pay | arguments))
         assert refused.value.code == code
         assert await store.workflows() == []
 
