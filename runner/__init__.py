@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyrula.workflows.client import RunHandle, WorkflowClient
     from pyrula.workflows.engine.context import Context, ContextError
+    from pyrula.workflows.engine.failures import RemoteError
     from pyrula.workflows.engine.registry import step, workflow
     from pyrula.workflows.engine.replay import ReplayState, reconstruct_state, replay_all_events
     from pyrula.workflows.engine.retry import Retry
-    from pyrula.workflows.engine.steps import RemoteError
     from pyrula.workflows.stores.errors import (
         ConfigurationError,
         ConflictError,
@@ -45,7 +45,7 @@ _HOMES = {
     "engine.registry": ("step", "workflow"),
     "engine.replay": ("ReplayState", "reconstruct_state", "replay_all_events"),
     "engine.retry": ("Retry",),
-    "engine.steps": ("RemoteError",),
+    "engine.failures": ("RemoteError",),
     "stores.errors": (
         "ConfigurationError",
         "ConflictError",

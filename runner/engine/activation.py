@@ -1,35 +1,40 @@
 """One attempt of a run, from its journal to its outcome.
 
 Owns the order: fold the journal, bind parameters, run the body, write the terminal event or leave
-the run parked. Everything that can end an attempt becomes one `Outcome`. Refuses to claim, renew or
-requeue: the worker does.
+the run parked. Everything that can end an attempt becomes one `Outcome`. The first reason to unwind
+decides it, whatever the body makes of it. Refuses to claim, renew or requeue: the worker does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyrula.workflows.engine.context import Context
 from pyrula.workflows.engine.crashpoints import crash_point
 from pyrula.workflows.engine.env import Env, Journal
-from pyrula.workflows.engine.payload import decode_plain, encode
+from pyrula.workflows.engine.failures import run_error
+from pyrula.workflows.engine.payload import encode
 from pyrula.workflows.engine.registry import WorkflowDefinition
 from pyrula.workflows.engine.replay import ReplayState, reconstruct_state
-from pyrula.workflows.engine.steps import RemoteError
-from pyrula.workflows.engine.unwinding import LockLost, StreamTooLarge, Suspended
-from pyrula.workflows.engine.writer import JournalWriter
-from pyrula.workflows.stores.base import Flag, Status
+from pyrula.workflows.engine.unwinding import (
+    Cancelled,
+    Doomed,
+    LockLost,
+    StoodDown,
+    StoreLost,
+    Suspended,
+    Unwinding,
+)
+from pyrula.workflows.engine.writer import JournalWriter, StreamTooLargeError
+from pyrula.workflows.stores.base import Flag
 from pyrula.workflows.stores.errors import (
     IncompatibleUpgradeError,
-    JournalRolledBack,
     PyrulaError,
     StoreEmptied,
     StoreUnavailable,
-    TokenRefused,
 )
 from pyrula.workflows.stores.events import (
     Event,
@@ -41,6 +46,11 @@ from pyrula.workflows.stores.events import (
     unpack,
 )
 
+# Folding is the engine's own work: it lets the loop turn after so many events.
+_FOLDED_AT_ONCE = 1_000
+
+Terminal = Literal["completed", "failed", "cancelled"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -51,7 +61,7 @@ class Outcome:
     requeues it with them.
     """
 
-    kind: Literal["completed", "failed", "cancelled", "parked", "lost", "store_lost", "stood_down"]
+    kind: Terminal | Literal["parked", "lost", "store_lost", "stood_down"]
     due_ms: int | None = None
     first_seq: int = 0
     unsaved: list[bytes] = field(default_factory=list[bytes])
@@ -62,17 +72,11 @@ class RunTimeout(PyrulaError):
 
     default_code = "timeout"
 
-    def __init__(self, definition: WorkflowDefinition) -> None:
-        super().__init__(
-            f"expected an attempt of workflow {definition.name!r} to take at most "
-            f"{definition.timeout} seconds, found one that took longer"
-        )
-
 
 class Activation:
     """One attempt. `run` is awaited once; the other methods are called from the same loop.
 
-    `run_id` and `history` (the whole journal) come from the claim, `flags` too.
+    `run_id`, `history` (the whole journal) and `flags` come from the claim.
     """
 
     def __init__(
@@ -89,50 +93,48 @@ class Activation:
         self._run_id = run_id
         self._history = history
         self._env = env
-        self._writer = JournalWriter(journal, len(history), env.limits)
-        self._unwinding: Literal["cancel", "lost", "stand_down", "parked"] | None = None
+        self._writer = JournalWriter(journal, len(history), env.limits, self.unwind)
+        self._ending: Unwinding | None = None
         self._in_body = False
         self._task: asyncio.Task[Any] | None = None
-        self._due_ms: int | None = None
         self.notice(flags)
 
     # Called by the worker
 
     def lock_lost(self) -> None:
         """The token was refused elsewhere (a renewal): unwind, write nothing more."""
-        self._unwind("lost")
+        self.unwind(LockLost())
 
     def stand_down(self) -> None:
         """Give the run up for somebody else to go on with; unwind the body."""
-        self._unwind("stand_down")
+        self.unwind(StoodDown())
 
-    # Called by the context
+    # Called by the context, too
 
     def notice(self, flags: Flag) -> None:
         """Take note of what others want of this run."""
-        if flags & Flag.CANCEL:
-            self._unwind("cancel")
-
-    def parked(self, due_ms: int) -> None:
-        """The park was acknowledged; context calls from now on raise `Suspended`."""
-        self._unwinding, self._due_ms = "parked", due_ms
+        if flags and flags & Flag.CANCEL and not isinstance(self._ending, Cancelled):
+            self.unwind(Cancelled())
 
     def check(self) -> None:
         """Raise what unwinds the body, if anything does."""
-        if self._unwinding is None:
+        if self._ending is None:
             return
-        if self._unwinding == "parked":
-            raise Suspended
-        if self._unwinding == "lost":
-            raise LockLost
-        raise asyncio.CancelledError
+        if isinstance(self._ending, Cancelled | StoodDown):
+            raise asyncio.CancelledError
+        raise self._ending
 
-    def _unwind(self, why: Literal["cancel", "lost", "stand_down"]) -> None:
-        if self._unwinding is not None and why != "lost":
+    def unwind(self, reason: Unwinding) -> None:
+        """Unwind the body. The first reason decides the outcome, but for a lost lock.
+
+        A body that waits for something else than the context is woken by a cancellation, once for
+        each reason, so that one which swallowed the first is not left waiting.
+        """
+        if isinstance(self._ending, Suspended):
             return
-        self._unwinding = why
+        if self._ending is None or isinstance(reason, LockLost):
+            self._ending = reason
         task = self._task
-        # A call from the body's own task unwinds by `check`; only a waiting body needs a push.
         if self._in_body and task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -141,111 +143,111 @@ class Activation:
     async def run(self) -> Outcome:
         """Replay, run the body live, and end in exactly one outcome."""
         self._task = asyncio.current_task()
+        result: bytes | BaseException
         try:
-            return await self._attempt()
-        except (TokenRefused, JournalRolledBack, LockLost):
+            result = await self._result()
+        except (Exception, SystemExit, Unwinding, asyncio.CancelledError) as error:  # noqa: BLE001
+            result = error  # any failure of the body ends its run, and only its run
+        self._judge(result)
+        try:
+            return await self._conclude(result)
+        except LockLost:
             return Outcome(kind="lost")
-        except (StoreUnavailable, StoreEmptied):
-            return self.given_up("store_lost")
-        except StreamTooLarge:
-            return await self._end(self._overflow, "failed")
-
-    async def _attempt(self) -> Outcome:
-        try:
-            state = reconstruct_state(map(unpack, self._history))
-            context = Context(
-                (self._definition.name, self._run_id), state, self._writer, self._env, self
-            )
-            value = await self._body(context, state)
-            if context.unserved:
-                raise _ended_early(context)
-            raw = encode(value, "the result of the run", self._env.limits.payload_bytes)
+        except StoreLost:
+            return self._given_up("store_lost")
         except asyncio.CancelledError:
-            return await self._cancelled()
-        except Suspended:
-            return Outcome(kind="parked", due_ms=self._due_ms)
-        except (TokenRefused, JournalRolledBack, StoreUnavailable, StoreEmptied):
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  ends its run and only that
-            return await self._failed(error)
-        if self._unwinding is not None:
-            return await self._swallowed()
-        return await self._end(lambda now: [RunComplete(t=now, result=Raw(raw))], "completed")
+            return self._given_up("stood_down")
 
-    async def _body(self, context: Context, state: ReplayState) -> Any:
-        init = state.init
-        if init is None:
+    async def _result(self) -> bytes:
+        state = await self._folded()
+        if state.init is None:
             raise IncompatibleUpgradeError(
                 f"expected run {self._run_id} to begin with run:init, found another event; "
                 "the journal is damaged"
             )
-        params = self._definition.bind(decode_plain(bytes(init.params)))
+        if not state.calls:
+            self.check()
+        params = self._definition.bind(bytes(state.init.params))
+        identity = (self._definition.name, self._run_id)
+        context = Context(identity, state, self._writer, self._env, self)
         self._in_body = True
-        bound = asyncio.timeout(self._definition.timeout)
         try:
-            async with bound:
-                return await self._definition.fn(context, **params)
-        except TimeoutError as error:
-            if bound.expired():
-                raise RunTimeout(self._definition) from error
-            raise
+            value = await self._body(context, params)
         finally:
             self._in_body = False
+        return encode(value, "the result of the run", self._env.limits.payload_bytes)
 
-    async def _swallowed(self) -> Outcome:
-        """The body ended normally although it was being unwound."""
-        if self._unwinding == "parked":
-            return Outcome(kind="parked", due_ms=self._due_ms)
-        if self._unwinding == "lost":
-            return Outcome(kind="lost")
-        return await self._cancelled()
+    async def _folded(self) -> ReplayState:
+        state = ReplayState()
+        for first in range(0, len(self._history), _FOLDED_AT_ONCE):
+            if first:
+                await self._env.sleeper.sleep(0)
+            reconstruct_state(map(unpack, self._history[first : first + _FOLDED_AT_ONCE]), state)
+        return state
 
-    async def _cancelled(self) -> Outcome:
+    async def _body(self, context: Context, params: dict[str, Any]) -> Any:
+        bound = asyncio.timeout(self._definition.timeout)
+        value, failure = None, None
+        try:
+            async with bound:
+                value = await self._definition.fn(context, **params)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  judged below
+            failure = error
+        if bound.expired():
+            raise RunTimeout(
+                f"expected an attempt of workflow {self._definition.name!r} to take at most "
+                f"{self._definition.timeout} seconds, found one that took longer"
+            ) from failure
+        if self._ending is None:
+            context.check_all_served(failure)
+        if failure is not None:
+            raise failure
+        return value
+
+    def _judge(self, result: bytes | BaseException) -> None:
+        """See a reason to give the run up in what came out of the body unasked."""
         task = self._task
-        while task is not None and task.uncancel() > 0:
-            pass
-        if self._unwinding == "cancel":
-            return await self._end(_cancel_events, "cancelled")
-        if self._unwinding == "lost":
-            return Outcome(kind="lost")
-        return self.given_up("stood_down")
+        cancelled = task is not None and task.cancelling() > 0
+        while task is not None and task.cancelling():
+            task.uncancel()
+        if self._ending is not None:
+            return
+        if cancelled and isinstance(result, asyncio.CancelledError):
+            self._ending = StoodDown()
+        elif isinstance(result, StoreUnavailable | StoreEmptied):
+            # The body used a client of its own: an outage fails no run.
+            self._ending = StoreLost(result.message)
 
-    async def _failed(self, error: Exception | SystemExit) -> Outcome:
-        if self._unwinding is not None:
-            return await self._swallowed()
-        return await self._end(lambda now: [_run_error(error, now)], "failed")
+    # The outcome
 
-    async def _end(self, events: Callable[[int], list[Event]], status: Status) -> Outcome:
+    async def _conclude(self, result: bytes | BaseException) -> Outcome:
+        now = self._env.now_ms()
+        match self._ending:
+            case Suspended() as suspended:
+                return Outcome(kind="parked", due_ms=suspended.due_ms)
+            case LockLost():
+                return Outcome(kind="lost")
+            case StoreLost():
+                return self._given_up("store_lost")
+            case StoodDown():
+                return self._given_up("stood_down")
+            case Cancelled():
+                return await self._end(_cancel_events(now), "cancelled")
+            case Doomed() as doomed:
+                return await self._end(_doom_events(doomed.error, now), "failed")
+            case _:
+                pass
+        if isinstance(result, BaseException):
+            return await self._end([run_error(result, now)], "failed")
+        return await self._end([RunComplete(t=now, result=Raw(result))], "completed")
+
+    async def _end(self, events: list[Event], status: Terminal) -> Outcome:
         crash_point("before_finish")
-        await self._uncancelled(self._writer.finish(events(self._env.now_ms()), status))
+        await self._writer.finish(events, status)
         crash_point("after_finish")
-        kinds: dict[Status, Literal["completed", "failed", "cancelled"]] = {
-            "completed": "completed",
-            "cancelled": "cancelled",
-        }
-        return Outcome(kind=kinds.get(status, "failed"))
+        return Outcome(kind=status)
 
-    async def _uncancelled(self, write: Coroutine[Any, Any, None]) -> None:
-        """Finish the terminal write even if a cancel lands on it: it is too late for one."""
-        writing = asyncio.ensure_future(write)
-        while not writing.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(writing)
-        writing.result()
-
-    def _overflow(self, now: int) -> list[Event]:
-        limit = self._env.limits.max_events
-        message = (
-            f"expected a run of at most {limit} events, found one that needs more; "
-            "end long runs with ctx.continue_as_new()"
-        )
-        return [
-            StreamOverflow(t=now, limit=limit),
-            RunError(t=now, code="stream_too_large", error_type="StreamTooLarge", message=message),
-        ]
-
-    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
-        """The attempt ends here without an end of the run: what has to go with the requeue."""
+    def _given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
         first_seq, unsaved = self._writer.unsaved()
         return Outcome(kind=kind, first_seq=first_seq, unsaved=unsaved)
 
@@ -258,28 +260,8 @@ def _cancel_events(now: int) -> list[Event]:
     ]
 
 
-def _run_error(error: Exception | SystemExit, now: int) -> RunError:
-    if isinstance(error, RemoteError):
-        code, kind = error.code, error.type_name
-    elif isinstance(error, PyrulaError):
-        code, kind = error.code, type(error).__name__
-    else:
-        code, kind = "workflow_failed", type(error).__name__
-    detail = error.detail if isinstance(error, PyrulaError) else {}
-    message = error.message if isinstance(error, PyrulaError) else str(error)
-    return RunError(
-        t=now,
-        code=code,
-        error_type=kind,
-        message=message[:4096].encode("utf-8", "replace").decode() or kind,
-        detail=detail or None,
-    )
-
-
-def _ended_early(context: Context) -> IncompatibleUpgradeError:
-    record = context.unserved[0]
-    return IncompatibleUpgradeError(
-        f"expected the body to make call {record.path} ({record.kind} {record.name!r}) as recorded, "
-        "found that it ended without; deploy code that makes the same calls in the same order",
-        detail={"path": record.path, "recorded": record.name, "asked": None},
-    )
+def _doom_events(error: PyrulaError, now: int) -> list[Event]:
+    end = run_error(error, now)
+    if isinstance(error, StreamTooLargeError):
+        return [StreamOverflow(t=now, limit=int(error.detail["limit"])), end]
+    return [end]

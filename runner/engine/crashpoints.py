@@ -16,6 +16,7 @@ POINTS = (
     "after_claim",
     "after_pending",
     "after_step_body",
+    "before_done",
     "after_done",
     "before_finish",
     "after_finish",

@@ -80,6 +80,17 @@ class Limits:
     park_retry_s: float = 5.0
 
 
+def event_cap(wanted: int, maxlen: int) -> int:
+    """The most events a run may have when the store keeps `maxlen` (≥ 3) of them.
+
+    Leaves a margin of 1,000 or a tenth of `maxlen`, whichever is smaller, never under 2.
+
+    >>> event_cap(50_000, 100_000), event_cap(50_000, 10_000), event_cap(50_000, 3)
+    (50000, 9000, 1)
+    """
+    return min(wanted, maxlen - max(2, min(1_000, maxlen // 10)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Env:
     """All the engine may reach. `now_ms` estimates store time; it decides nothing."""

@@ -13,19 +13,30 @@ import uuid
 
 
 class Leg:
-    """One line of execution of a body; numbers its calls."""
+    """One line of execution of a body: numbers its calls and keeps its time.
 
-    __slots__ = ("_next", "_prefix")
+    `now_ms` is the store time of the newest event this leg has seen; legs of a gather see their own
+    only, so it does not depend on which of them was faster. `in_step` while user code of a step
+    runs, which may not use the context.
+    """
 
-    def __init__(self, prefix: str = "") -> None:
+    __slots__ = ("_next", "_prefix", "in_step", "now_ms")
+
+    def __init__(self, prefix: str, now_ms: int) -> None:
         self._prefix = prefix
         self._next = 0
+        self.now_ms = now_ms
+        self.in_step = False
 
     def next_path(self) -> str:
         """The path of the next call in this leg."""
         path = f"{self._prefix}{self._next}"
         self._next += 1
         return path
+
+    def saw(self, at_ms: int) -> None:
+        """An event of store time `at_ms` reached this leg."""
+        self.now_ms = max(self.now_ms, at_ms)
 
     @property
     def is_main(self) -> bool:

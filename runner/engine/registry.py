@@ -7,7 +7,7 @@ and names that could not be part of a key. Knows nothing of stores or workers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -15,14 +15,24 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from pyrula.workflows.engine.payload import convert, hints_of
+from pyrula.workflows.engine.payload import (
+    Decode,
+    decode_plain,
+    decoder_of_type,
+    function_of,
+    hints_of,
+    restore,
+)
 from pyrula.workflows.engine.retry import Retry
-from pyrula.workflows.stores.errors import ConfigurationError, InvalidInputError
+from pyrula.workflows.stores.errors import ConfigurationError, InvalidInputError, PayloadError
 from pyrula.workflows.stores.names import check_workflow_name
 
 Body = Callable[..., Coroutine[Any, Any, Any]]
 BodyT = TypeVar("BodyT", bound=Body)
 FnT = TypeVar("FnT", bound=Callable[..., Any])
+
+
+_decode_params = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 @dataclass(frozen=True)
@@ -33,11 +43,12 @@ class WorkflowDefinition:
     fn: Body
     timeout: float | None = None
 
-    def bind(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments for the body, converted to their annotations.
+    def bind(self, raw: bytes) -> dict[str, Any]:
+        """Keyword arguments for the body from a JSON object, restored to their annotations.
 
         Raises `InvalidInputError` `invalid_params` naming the parameter.
         """
+        params = _decode_params(raw)
         accepted, required, takes_any = self._parameters
         missing = [name for name in required if name not in params]
         unknown = [] if takes_any else [name for name in params if name not in accepted]
@@ -50,21 +61,19 @@ class WorkflowDefinition:
                 + (f"; unknown: {', '.join(unknown)}" if unknown else ""),
                 code="invalid_params",
             )
-        return {name: self._convert(name, value) for name, value in params.items()}
+        return {name: self._restored(name, bytes(value)) for name, value in params.items()}
 
-    def _convert(self, name: str, value: Any) -> Any:
+    def _restored(self, name: str, raw: bytes) -> Any:
+        what = f"parameter {name!r} of workflow {self.name!r}"
         try:
-            return convert(value, self._hints.get(name, Any))
-        except msgspec.ValidationError as error:
-            raise InvalidInputError(
-                f"expected parameter {name!r} of workflow {self.name!r} to match its annotation, "
-                f"found a value that doesn't ({error})",
-                code="invalid_params",
-            ) from error
+            return restore(self._decoders.get(name, decode_plain), raw, what)
+        except PayloadError as error:
+            raise InvalidInputError(error.message, code="invalid_params") from error
 
     @cached_property
-    def _hints(self) -> dict[str, Any]:
-        return hints_of(self.fn)
+    def _decoders(self) -> dict[str, Decode]:
+        hints = hints_of(self.fn) if self.fn.__annotations__ else {}
+        return {name: decoder_of_type(hint) for name, hint in hints.items()}
 
     @cached_property
     def _parameters(self) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -87,6 +96,7 @@ class StepOptions:
     retry: Retry | None = None
 
 
+_LONGEST_S = 100 * 365 * 86_400
 _workflows: dict[str, WorkflowDefinition] = {}
 
 
@@ -120,30 +130,53 @@ def workflow(
     return register(fn) if fn is not None else register
 
 
+@overload
+def step(fn: FnT, /) -> FnT: ...
+@overload
 def step(
     *,
     name: str | None = None,
     timeout: float | timedelta | None = None,
     retry: Retry | None = None,
-) -> Callable[[FnT], FnT]:
+) -> Callable[[FnT], FnT]: ...
+def step(
+    fn: FnT | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: float | timedelta | None = None,
+    retry: Retry | None = None,
+) -> FnT | Callable[[FnT], FnT]:
     """Give a function its step name, timeout and retry policy; it stays callable as it was.
+
+    `timeout` (seconds or timedelta) bounds one try. Raises `InvalidInputError` `invalid_duration`.
 
     >>> @step(name="charge", timeout=30)
     ... async def charge(order_id: str) -> str:
     ...     return f"ch_{order_id}"
     """
 
-    def mark(fn: FnT) -> FnT:
-        options = StepOptions(name or fn.__name__, seconds(timeout, "timeout"), retry)
-        fn.__pyrula_step__ = options  # type: ignore[attr-defined]
-        return fn
+    def mark(marked: FnT) -> FnT:
+        options = StepOptions(name or name_of(marked), seconds(timeout, "timeout"), retry)
+        marked.__pyrula_step__ = options  # type: ignore[attr-defined]
+        return marked
 
-    return mark
+    return mark(fn) if fn is not None else mark
 
 
 def step_options(fn: Callable[..., Any]) -> StepOptions | None:
     """What `@step` said of `fn`, if it did."""
-    return getattr(fn, "__pyrula_step__", None)
+    options = getattr(fn, "__pyrula_step__", None)
+    return options if options is not None else getattr(function_of(fn), "__pyrula_step__", None)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a callable is called, a partial as the function it wraps."""
+    for candidate in (fn, function_of(fn), type(fn)):
+        name = getattr(candidate, "__name__", None)
+        if isinstance(name, str):
+            return name
+    return "step"
 
 
 def definition_of(target: Any) -> WorkflowDefinition:
@@ -173,10 +206,22 @@ def seconds(value: float | timedelta | None, what: str) -> float | None:
     """`value` as seconds > 0. Raises `InvalidInputError` `invalid_duration`."""
     if value is None:
         return None
-    found = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    found = duration(value, what)
     if not found > 0:
         raise InvalidInputError(
             f"expected {what} to be more than 0 seconds, found {value!r}", code="invalid_duration"
+        )
+    return found
+
+
+def duration(value: float | timedelta, what: str) -> float:
+    """`value` as seconds, from 0 to 100 years. Raises `InvalidInputError` `invalid_duration`."""
+    given: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    found = float(given) if isinstance(given, int | float) else -1.0
+    if not 0 <= found <= _LONGEST_S:
+        raise InvalidInputError(
+            f"expected {what} to be seconds or a timedelta, from 0 to 100 years, found {value!r}",
+            code="invalid_duration",
         )
     return found
 
@@ -189,6 +234,12 @@ def _register(definition: WorkflowDefinition) -> None:
             f"{definition.fn!r}; write `async def`",
             code="not_async",
         )
+    if not _takes_context(definition.fn):
+        raise ConfigurationError(
+            f"expected workflow {definition.name!r} to take its context as first parameter, found "
+            f"{_home(definition)}{inspect.signature(definition.fn)}",
+            code="no_context",
+        )
     before = _workflows.get(definition.name)
     if before is not None and _home(before) != _home(definition):
         raise ConfigurationError(
@@ -197,6 +248,16 @@ def _register(definition: WorkflowDefinition) -> None:
             code="workflow_name_taken",
         )
     _workflows[definition.name] = definition
+
+
+def _takes_context(fn: Body) -> bool:
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    positional = {
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    }
+    return first is not None and first.kind in positional
 
 
 def _home(definition: WorkflowDefinition) -> str:

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pyrula.workflows.shards.hashing import shard_of
 from pyrula.workflows.stores.base import RunRef, Store
-from pyrula.workflows.stores.errors import IncompatibleUpgradeError, TruncatedHistoryError
+from pyrula.workflows.stores.errors import (
+    IncompatibleUpgradeError,
+    RunNotFoundError,
+    TruncatedHistoryError,
+)
 from pyrula.workflows.stores.events import (
     AnyEvent,
     ErrorRecord,
@@ -73,15 +76,18 @@ class ReplayState:
         return [c for c in self.calls.values() if c.kind == "step" and c.settled_ms is None]
 
 
-def reconstruct_state(events: Iterable[AnyEvent | UnknownEvent]) -> ReplayState:
+def reconstruct_state(
+    events: Iterable[AnyEvent | UnknownEvent], onto: ReplayState | None = None
+) -> ReplayState:
     """Fold `events`, in order and from the first, into a `ReplayState`.
 
-    Raises `IncompatibleUpgradeError` for an event of a newer build.
+    With `onto`, the state of the events before, folding goes on there. Raises
+    `IncompatibleUpgradeError` for an event of a newer build.
 
     >>> reconstruct_state([]).length
     0
     """
-    state = ReplayState()
+    state = onto or ReplayState()
     for event in events:
         state.length += 1
         state.last_ms = max(state.last_ms, event.t)
@@ -96,8 +102,7 @@ async def replay_all_events(
 
     Raises `RunNotFoundError`, or `TruncatedHistoryError` when the oldest events were trimmed.
     """
-    shard_count = (await store.register(name, serving=False)).shard_count
-    ref = RunRef(name, run_id, shard_of(run_id, shard_count))
+    ref = await _where(store, name, run_id)
     events: list[AnyEvent | UnknownEvent] = []
     while True:
         page = await store.read_journal(ref, len(events) + 1, max_bytes=page_bytes)
@@ -110,6 +115,16 @@ async def replay_all_events(
         events.extend(unpack(raw) for raw in page.events)
         if not page.events or len(events) >= page.length:
             return events
+
+
+async def _where(store: Store, name: str, run_id: str) -> RunRef:
+    for ref in await store.find(run_id):
+        if ref.workflow == name:
+            return ref
+    raise RunNotFoundError(
+        f"expected a run {run_id} of workflow {name!r}, found none; it was never submitted, or has "
+        "expired"
+    )
 
 
 def _apply(state: ReplayState, event: AnyEvent | UnknownEvent) -> None:
@@ -163,7 +178,7 @@ def _fail_step(state: ReplayState, event: StepError) -> None:
         record = _settle(state, event.p, event)
         record.error, record.tries = event.error, event.tries
         return
-    record = state.calls.get(event.p)
+    open_call = state.calls.get(event.p)
     # A retry that parked goes on where it was; one that didn't re-runs the whole step.
-    if record is not None and event.retry_at is not None:
-        record.tries, record.due_ms = event.tries, event.retry_at
+    if open_call is not None and event.retry_at is not None:
+        open_call.tries, open_call.due_ms = event.tries, event.retry_at

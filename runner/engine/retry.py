@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyrula.workflows.stores.errors import InvalidInputError
+from pyrula.workflows.stores.errors import InvalidInputError, PayloadError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,9 @@ class Retry:
     """A step's retry policy; delays in seconds.
 
     Try k (from 1) is followed by a delay of `first_delay * factor ** (k - 1)`, at most `cap`,
-    shortened by up to `jitter` of itself. An exception of a `non_retryable` type, or one for which
-    `retry_if` returns false, is final at once. Raises `InvalidInputError` `invalid_retry`.
+    shortened by up to `jitter` of itself. Final at once is an exception of a `non_retryable` type,
+    one for which `retry_if` returns false (or fails itself), and a result that can't be journaled.
+    Raises `InvalidInputError` `invalid_retry`.
 
     >>> Retry(attempts=3, jitter=0.0).delay_after(2, "run", "0")
     2.0
@@ -47,15 +48,23 @@ class Retry:
                     f"expected retry {key} to be {rule}, found {found!r}", code="invalid_retry"
                 )
 
-    def allows(self, error: Exception, tries: int) -> bool:
+    def allows(self, error: BaseException, tries: int) -> bool:
         """Whether another try may follow the `tries`-th, which ended in `error`."""
-        if tries >= self.attempts or isinstance(error, self.non_retryable):
+        if tries >= self.attempts or not isinstance(error, Exception):
             return False
-        return self.retry_if is None or self.retry_if(error)
+        if isinstance(error, (PayloadError, *self.non_retryable)):
+            return False
+        try:
+            return self.retry_if is None or bool(self.retry_if(error))
+        except Exception:  # noqa: BLE001  a policy that fails must not hide the step's own error
+            return False
 
     def delay_after(self, tries: int, run_id: str, path: str) -> float:
         """Seconds between the `tries`-th try and the next."""
-        delay = min(self.cap, self.first_delay * self.factor ** (tries - 1))
+        try:
+            delay = min(self.cap, self.first_delay * self.factor ** (tries - 1))
+        except OverflowError:
+            delay = self.cap
         digest = hashlib.blake2b(f"{run_id}:{path}:{tries}".encode(), digest_size=8).digest()
         return delay * (1 - self.jitter * (int.from_bytes(digest, "big") / 2**64))
 

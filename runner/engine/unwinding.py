@@ -1,19 +1,45 @@
 """Why a body is unwound without having failed.
 
-Owns the three exceptions that user code must not swallow by `except Exception`, which is why they
-derive from `BaseException`. A context call made while unwinding raises the same one again.
+Owns the reasons. They derive from `BaseException`, because user code must not swallow them by
+`except Exception`, and they are latched: once there is one, every further context call unwinds too.
 """
 
 from __future__ import annotations
 
-
-class Suspended(BaseException):
-    """The run was parked: this attempt is over, a later one replays to this point."""
+from pyrula.workflows.stores.errors import PyrulaError
 
 
-class LockLost(BaseException):
+class Unwinding(BaseException):
+    """Root of the reasons; whatever the body does about it, the attempt ends by it."""
+
+
+class Suspended(Unwinding):
+    """The run was parked until `due_ms`: a later attempt replays to this point."""
+
+    def __init__(self, due_ms: int | None) -> None:
+        super().__init__("the run is parked; this attempt of it is over")
+        self.due_ms = due_ms
+
+
+class LockLost(Unwinding):
     """The run belongs to somebody else now: nothing this attempt still does is recorded."""
 
 
-class StreamTooLarge(BaseException):
-    """The journal reached its event cap; the run ends in `stream_too_large`."""
+class StoreLost(Unwinding):
+    """The store can't be reached: the run goes back to its queue and is replayed."""
+
+
+class Doomed(Unwinding):
+    """The run ends in `error`, even if the body would handle it: the journal can't go on."""
+
+    def __init__(self, error: PyrulaError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Cancelled(Unwinding):
+    """The caller cancelled the run; the body sees `asyncio.CancelledError`."""
+
+
+class StoodDown(Unwinding):
+    """The worker gives the run up unharmed; the body sees `asyncio.CancelledError`."""

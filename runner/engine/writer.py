@@ -2,27 +2,48 @@
 
 Owns sequence numbers, the events whose answers are outstanding, and the event cap. `note` hands an
 event over without waiting; `commit` is the one awaited round trip of a step and carries along every
-event that may not have arrived, so a lost `step:pending` heals itself. Refuses to decide what is
-written: the context does.
+event that may not have arrived, so a lost `step:pending` heals itself. What ends the attempt here
+(a refused token, a store out of reach, a full journal) is told to `unwind` and raised as an
+`Unwinding`. Refuses to decide what is written: the context does.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from pyrula.workflows.engine.env import Journal, Limits
-from pyrula.workflows.engine.unwinding import StreamTooLarge
+from pyrula.workflows.engine.unwinding import Doomed, LockLost, StoreLost, Unwinding
 from pyrula.workflows.stores.base import Flag, ParkReply, Posted, Status
-from pyrula.workflows.stores.errors import JournalRolledBack
+from pyrula.workflows.stores.errors import (
+    JournalRolledBack,
+    PyrulaError,
+    StoreEmptied,
+    StoreError,
+    StoreUnavailable,
+    TokenRefused,
+)
 from pyrula.workflows.stores.events import Event, pack
 
 
-class JournalWriter:
-    """Appends to one journal under one lock, from sequence `length + 1` on."""
+class StreamTooLargeError(PyrulaError):
+    """The run needs more events than its journal may have."""
 
-    def __init__(self, journal: Journal, length: int, limits: Limits) -> None:
+    default_code = "stream_too_large"
+
+
+class JournalWriter:
+    """Appends to one journal under one lock, from sequence `length + 1` on.
+
+    Every method that writes raises `LockLost`, `StoreLost` or `Doomed`.
+    """
+
+    def __init__(
+        self, journal: Journal, length: int, limits: Limits, unwind: Callable[[Unwinding], None]
+    ) -> None:
         self._journal = journal
+        self._unwind = unwind
         self._durable = limits.step_boundary_durability
         self._buffer_size = limits.event_buffer_size
         # Two places stay free for the overflow marker and the terminal event.
@@ -45,14 +66,14 @@ class JournalWriter:
     def note(self, event: Event) -> None:
         """Give the event to the kernel, not waiting for the answer; buffered in write-behind."""
         raw, seq = pack(event), self._next()
-        posted = self._journal.post(seq, (raw,)) if self._durable else None
+        try:
+            posted = self._journal.post(seq, (raw,)) if self._durable else None
+        except StoreError as error:
+            raise self._unwound(error) from error
         self._tail.append((raw, posted))
 
     async def commit(self, event: Event) -> None:
-        """Write the event and wait until it is durable; only buffer it in write-behind.
-
-        Raises `TokenRefused`, `JournalRolledBack`, `StoreUnavailable`.
-        """
+        """Write the event and wait until it is durable; only buffer it in write-behind."""
         self._next()
         self._tail.append((pack(event), None))
         if self._durable or len(self._tail) >= self._buffer_size:
@@ -69,11 +90,11 @@ class JournalWriter:
         first = max(self._acked, self._carried) + 1
         try:
             await self._append(first, last)
-        except JournalRolledBack:
-            if first == self._acked + 1:
-                raise
+        except StoreError as error:
+            if not isinstance(error, JournalRolledBack) or first == self._acked + 1:
+                raise self._unwound(error) from error
             # The other leg's append failed, so ours left a gap: carry everything ourselves.
-            await self._append(self._acked + 1, last)
+            await self._append_again(last)
         self._acknowledge(last)
 
     async def park(self, event: Event | None, due_ms: int | None) -> ParkReply:
@@ -82,14 +103,26 @@ class JournalWriter:
             self._next()
             self._tail.append((pack(event), None))
         last = self.length
-        reply = await self._journal.park(*self.unsaved(), due_ms=due_ms)
+        try:
+            reply = await self._journal.park(*self.unsaved(), due_ms=due_ms)
+        except StoreError as error:
+            raise self._unwound(error) from error
         self._acknowledge(last)
         return reply
 
     async def finish(self, events: list[Event], status: Status) -> None:
         """Append what is outstanding and `events`, the last one terminal, and end the run."""
         first, unsaved = self.unsaved()
-        await self._journal.finish(first, [*unsaved, *map(pack, events)], status=status)
+        try:
+            await self._journal.finish(first, [*unsaved, *map(pack, events)], status=status)
+        except StoreError as error:
+            raise self._unwound(error) from error
+
+    async def _append_again(self, last: int) -> None:
+        try:
+            await self._append(self._acked + 1, last)
+        except StoreError as error:
+            raise self._unwound(error) from error
 
     async def _append(self, first: int, last: int) -> None:
         events = [raw for raw, _ in islice(self._tail, first - 1 - self._acked, None)]
@@ -103,13 +136,30 @@ class JournalWriter:
             self.flags |= reply.flags
 
     def _next(self) -> int:
-        """The sequence of the next event. Raises `StreamTooLarge` at the cap."""
+        """The sequence of the next event. Raises `Doomed` at the cap."""
         seq = self._acked + len(self._tail) + 1
         if seq > self._most:
-            raise StreamTooLarge
+            raise self._unwound(_too_large(self._most + 2))
         return seq
+
+    def _unwound(self, error: PyrulaError) -> Unwinding:
+        reason: Unwinding = Doomed(error)
+        if isinstance(error, TokenRefused | JournalRolledBack):
+            reason = LockLost(error.message)
+        elif isinstance(error, StoreUnavailable | StoreEmptied):
+            reason = StoreLost(error.message)
+        self._unwind(reason)
+        return reason
 
     def _acknowledge(self, last: int) -> None:
         while self._acked < last and self._tail:
             self._tail.popleft()
             self._acked += 1
+
+
+def _too_large(limit: int) -> StreamTooLargeError:
+    return StreamTooLargeError(
+        f"expected a run of at most {limit} events, found one that needs more; "
+        "end long runs with ctx.continue_as_new()",
+        detail={"limit": limit},
+    )
