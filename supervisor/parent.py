@@ -24,11 +24,10 @@ from pyrula.supervisor.control import Client, ControlSocket, error_document
 from pyrula.supervisor.embedded import EmbeddedServer
 from pyrula.supervisor.exits import ExitCode
 from pyrula.supervisor.link import BootFailed
-from pyrula.supervisor.pool import Pool, PoolOptions
+from pyrula.supervisor.pool import BOOT_MARGIN_S, Pool, PoolOptions
 from pyrula.supervisor.signals import SignalInbox
 
 log = structlog.get_logger()
-BOOT_MARGIN_S = 3.0
 REAP_S = 0.5
 _KILL_EXIT = {signal.SIGTERM: ExitCode.TERMINATED, signal.SIGINT: ExitCode.INTERRUPTED}
 
@@ -54,7 +53,7 @@ class Parent:
         self._embedded = embedded
         self._crash_loop_exit_s = crash_loop_exit_s
         self._started_at = time.time()
-        self._boot_deadline = time.monotonic() + options.boot_budget + BOOT_MARGIN_S
+        self._boot_deadline = time.monotonic() + options.boot_budget + BOOT_MARGIN_S + 1.0
         self._pool = Pool(options, self._let_go)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, Child] = {}

@@ -40,13 +40,14 @@ from pyrula.supervisor.link import (
 )
 from pyrula.supervisor.logs import Format
 from pyrula.supervisor.page import Kind, Page, Slot
-from pyrula.supervisor.restarts import Backoff, CrashWindow
+from pyrula.supervisor.restarts import FIRST_S, Backoff, CrashWindow
 from pyrula.supervisor.settlements import Settlements
 
 log = structlog.get_logger()
 TICK_S = 0.25
 KILL_MARGIN_S = 5.0
-BOOT_MARGIN_S = 2.0  # the child's own verdict on its boot comes first
+BOOT_MARGIN_S = 5.0  # the child's own verdict comes first; its last try of the store takes a while
+SERVED_S = 1.0  # a child killed after that had served; before, it may be killed for booting
 UNBORN_DRAIN_S = 1.0  # what has never been ready holds nothing and needs no grace
 
 
@@ -285,9 +286,13 @@ class Pool:
         failure = child.boot_failure if cause is Cause.BOOT else None
         # A store that is away is nobody's crash.
         waits_for_store = failure is not None and int(failure.exit) == ExitCode.STORE_UNREACHABLE
-        looping = self._counted_exit(now) if not waits_for_store else self.window.looping(now)
         ready_for = now - child.ready_at if child.ready_at is not None else 0.0
-        delay = place.backoff.failed(ready_for, _jitter(), capped=looping)
+        if cause is Cause.KILLED and ready_for >= SERVED_S:
+            # A stranger's deed says nothing of the code: kill -9 ten times is no crash loop.
+            delay = FIRST_S * _jitter()
+        else:
+            looping = self.window.looping(now) if waits_for_store else self._counted_exit(now)
+            delay = place.backoff.failed(ready_for, _jitter(), capped=looping)
         place.fork_at = now + delay
         log.warning(
             "worker_restarted", worker=place.number, cause=cause.value, delay_s=round(delay, 3)
@@ -307,7 +312,7 @@ class Pool:
         if not child.stacks_asked:
             child.stacks_asked = True
             child.signal(signal.SIGUSR1)
-        elif now >= child.boot_deadline:
+        elif now >= child.boot_deadline and not child.boot_timed_out:
             log.error("worker_boot_timed_out", worker=child.slot, stack=child.stack())
             child.boot_timed_out = self.places[child.slot].boot_timed_out = True
             child.kill_group()
