@@ -200,6 +200,15 @@ def with_descriptors(setup: ChildSetup) -> int:
     return fake.serve()
 
 
+def telling(setup: ChildSetup) -> int:
+    """Says what it was told."""
+    fake = Fake(setup)
+    told = {"loop": setup.loop, "app_dir": setup.app_dir, "workflows": setup.workflows}
+    fake.say("told", **told)
+    fake.ready()
+    return fake.serve()
+
+
 def flooding_or_deaf(setup: ChildSetup) -> int:
     """Slot 0 sends without end, slot 1 reads nothing; both leave at TERM by its default action."""
     fake = Fake(setup)
