@@ -15,6 +15,7 @@ from pathlib import Path
 from pyrula.workflows.stores.events import (
     AnyEvent,
     RunComplete,
+    RunRequeued,
     StepDone,
     StepPending,
     UnknownEvent,
@@ -36,9 +37,10 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """Who was killed, and when."""
+    """Who was killed, and when: on the ledger's clock and, in ms, on the store's."""
 
     at: float
+    store_ms: float
     pid: int
 
 
@@ -55,13 +57,14 @@ def read_ledger(folder: Path) -> list[Begin]:
 class Proof:
     """Figures, and every way in which a claim does not hold.
 
-    `waits_s`: for each run that lost its process, the seconds from the kill to its next step in
-    another one; ascending.
+    For each run that lost its process, the seconds from the kill until it was queued again
+    (`queued_s`) and until its next step in another process (`waits_s`); both ascending.
     """
 
     steps: int
     begins: int
     in_doubt: int
+    queued_s: list[float]
     waits_s: list[float]
     violations: list[str]
 
@@ -79,12 +82,17 @@ def prove(journals: Mapping[str, Journal], begins: list[Begin], kill: Kill) -> P
     for step, seen in repeated.items():
         if len(seen) > 2 or seen[0].pid != kill.pid:
             violations.append(f"{step} began {len(seen)} times, in {[begin.pid for begin in seen]}")
-    waits = sorted(_recovery(begins, kill))
     return Proof(
         steps=len(done),
         begins=len(begins),
         in_doubt=len(repeated),
-        waits_s=waits,
+        queued_s=sorted(
+            (event.t - kill.store_ms) / 1_000
+            for events in journals.values()
+            for event in events
+            if isinstance(event, RunRequeued)
+        ),
+        waits_s=sorted(_recovery(begins, kill)),
         violations=violations,
     )
 

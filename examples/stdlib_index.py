@@ -12,12 +12,17 @@ from __future__ import annotations
 import ast
 import os
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyrula.workflows import Context, workflow
+
+# CPython (3.11 at least) keeps one recursion counter for all threads that build syntax trees, and
+# raises SystemError when they interleave.
+one_parser = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,12 @@ def read_source(job: Job, path: str) -> str:
 def parse(job: Job, source: str) -> Shape:
     """Walk the syntax tree."""
     job.note("parse")
+    with one_parser:
+        tree = ast.parse(source)
     functions: list[str] = []
     classes: list[str] = []
     imports: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append(node.name)
         elif isinstance(node, ast.ClassDef):

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 
 from examples.proof import Begin, Journal, Kill, prove
-from pyrula.workflows.stores.events import Raw, RunComplete, RunInit, StepDone, StepPending
+from pyrula.workflows.stores.events import (
+    Raw,
+    RunComplete,
+    RunInit,
+    RunRequeued,
+    StepDone,
+    StepPending,
+)
 
-KILL = Kill(at=10.0, pid=1)
+KILL = Kill(at=10.0, store_ms=1_000, pid=1)
 INIT = RunInit(name="index_module", params=Raw(b"{}"))
 READ = (StepPending(p="0", n="read", h="0"), StepDone(p="0"))
 PARSE = (StepPending(p="1", n="parse", h="0"), StepDone(p="1"))
 COMPLETE = RunComplete()
+LOST = RunRequeued(t=1_050, reason="worker_lost")
 
 
 def begin(step: str, pid: int, at: float) -> Begin:
@@ -23,11 +31,12 @@ def violations(journal: Journal, *begins: Begin) -> list[str]:
 
 
 def test_a_step_in_doubt_may_begin_once_more() -> None:
-    journal: Journal = [INIT, *READ, PARSE[0], *PARSE, COMPLETE]
+    journal: Journal = [INIT, *READ, PARSE[0], LOST, *PARSE, COMPLETE]
     begins = [begin("read", 1, 9.0), begin("parse", 1, 9.9), begin("parse", 2, 10.2)]
     proof = prove({"r": journal}, begins, KILL)
     assert proof.violations == []
     assert (proof.steps, proof.begins, proof.in_doubt) == (2, 3, 1)
+    assert proof.queued_s == pytest.approx([0.05])
     assert proof.waits_s == pytest.approx([0.2])
 
 
