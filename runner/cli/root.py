@@ -5,8 +5,6 @@ Owns the group `pyrula` and its subcommands' registration. Imports nothing that 
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
-
 import click
 
 from pyrula.workflows.cli.runs import runs
@@ -25,6 +23,8 @@ def pyrula() -> None:
 @pyrula.command()
 def version() -> None:
     """Print the version."""
+    from importlib.metadata import version as version_of
+
     click.echo(version_of("pyrula"))
 
 

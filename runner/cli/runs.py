@@ -6,7 +6,6 @@ stdout with `--json`. Refuses to run workflows; `pyrula worker` does.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -40,6 +39,8 @@ def _command(body: Callable[P, Coroutine[Any, Any, None]]) -> Callable[..., int]
         title = click.get_current_context().command_path.replace(" ", ": ", 1)
         given["choice"] = choose_store(store, namespace, count, title=title)  # type: ignore[arg-type]
         _quiet_logs()
+        import asyncio
+
         asyncio.run(body(*args, **given))
         return ExitCode.OK
 
