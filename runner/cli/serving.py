@@ -19,7 +19,7 @@ from pyrula.workflows.stores.base import Store
 from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.worker.options import WorkerOptions
-from pyrula.workflows.worker.process import Signals, reached, run_on_loop
+from pyrula.workflows.worker.process import Signals, reached, run_on_loop, settle_memory
 from pyrula.workflows.worker.worker import WorkflowWorker
 
 log = structlog.get_logger()
@@ -47,6 +47,7 @@ def serve(serving: Serving) -> ExitCode:
     """
     configure_logs(serving.log_format)
     workflows = load_workflows(serving.targets, serving.app_dir)
+    settle_memory()
     store = open_store(serving.url, namespace=serving.namespace, shard_count=serving.shard_count)
     signals = Signals()
     run_on_loop(_serve(serving, store, [d.fn for d in workflows], signals), serving.loop)

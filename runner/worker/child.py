@@ -41,7 +41,7 @@ from pyrula.workflows.stores.errors import PyrulaError, StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.worker.attribution import PagePublisher
 from pyrula.workflows.worker.options import WorkerOptions
-from pyrula.workflows.worker.process import Signals, reached, run_on_loop
+from pyrula.workflows.worker.process import Signals, reached, run_on_loop, settle_memory
 from pyrula.workflows.worker.settling import settle
 from pyrula.workflows.worker.worker import WorkflowWorker
 
@@ -69,6 +69,7 @@ def main(setup: ChildSetup) -> int:
 def _made(setup: ChildSetup, signals: Signals) -> ChildWorker:
     options = WorkerOptions.from_strings(setup.options)
     workflows = load_workflows(setup.workflows, setup.app_dir)
+    settle_memory()
     store = open_store(
         setup.store_url,
         namespace=setup.namespace,
