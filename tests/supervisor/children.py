@@ -44,7 +44,7 @@ class Fake:
         self._acknowledges = acknowledges
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGTERM, _nothing)
 
     def say(self, event: str, **more: Any) -> None:
         """Write a line into the journal."""
@@ -212,12 +212,20 @@ def telling(setup: ChildSetup) -> int:
 def flooding_or_deaf(setup: ChildSetup) -> int:
     """Slot 0 sends without end, slot 1 reads nothing; both leave at TERM by its default action."""
     fake = Fake(setup)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.OK))
+    signal.signal(signal.SIGTERM, _leave)
     fake.ready()
     while setup.slot == 0:
         setup.channel.send(Stats(runs=1))
     while True:
         signal.pause()
+
+
+def _nothing(_: int, __: object) -> None:
+    """The wake-up descriptor has the number."""
+
+
+def _leave(_: int, __: object) -> None:
+    os._exit(ExitCode.OK)
 
 
 def _journal_path() -> Path:

@@ -133,6 +133,11 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
+def all_gone(pids: list[int]) -> bool:
+    """Whether none of them lives."""
+    return not any(map(is_alive, pids))
+
+
 def run(folder: Path, *argv: str, env: dict[str, str] | None = None, within: float = 20.0) -> Any:
     """Run the command to its end; `returncode`, `stdout`, `stderr` as text."""
     return subprocess.run(

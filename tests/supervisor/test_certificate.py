@@ -18,7 +18,8 @@ A_VERDICT = Verdict(slot=0, seq=7, epoch=3, workflow="w", run_id="r1")
 
 def certificate(**given: Any) -> Certificate:
     base: dict[str, Any] = {"incarnation": "h-1", "slot": 0, "pid": 5, "cause": Cause.SIGNAL}
-    return Certificate(**(base | {"issued_at": 1_000.0} | given))
+    whole: dict[str, Any] = base | {"issued_at": 1_000.0} | given
+    return Certificate(**whole)
 
 
 def test_the_json_form_says_everything_again() -> None:

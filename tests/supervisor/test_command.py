@@ -9,8 +9,9 @@ import signal
 import socketserver
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class SpeaksHttp(socketserver.BaseRequestHandler):
 
 
 @contextmanager
-def a_web_server() -> Iterator[str]:
+def a_web_server() -> Generator[str]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), SpeaksHttp) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}"
@@ -183,6 +184,14 @@ def test_every_own_option_is_an_environment_variable(app: Path) -> None:
         assert supervisor.drained() == 0
 
 
+def has_two_children(supervisor: Supervisor) -> bool:
+    return len(supervisor.pids()) == 2
+
+
+def is_titled(pid: int) -> bool:
+    return b"pyrula: " in cmdline(pid)
+
+
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -193,9 +202,9 @@ def test_no_secret_of_a_store_url_is_seen_anywhere(app: Path) -> None:
     for argv, env in ((("--store", url), {}), ((), {"PYRULA_STORE_URL": url})):
         words = ("--procs", "2", "--workflow", "app", "--boot-budget", "1", *argv)
         with Supervisor(app, *words, env=env) as supervisor:
-            until(lambda s=supervisor: len(s.pids()) == 2, 10)
+            until(partial(has_two_children, supervisor), 10)
             for pid in (supervisor.process.pid, *supervisor.pids()):
-                until(lambda p=pid: b"pyrula: " in cmdline(p))
+                until(partial(is_titled, pid))
                 assert canary.encode() not in cmdline(pid)
                 assert canary.encode() not in Path(f"/proc/{pid}/comm").read_bytes()
             assert canary not in json.dumps(supervisor.status())

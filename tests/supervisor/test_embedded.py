@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,7 +60,7 @@ server.stop()
 
 
 @contextmanager
-def another(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def another(home: Path) -> Generator[subprocess.Popen[bytes]]:
     """Another process that uses the server of the folder; it lets go when its stdin ends."""
     command = [sys.executable, "-c", SHARER, str(home)]
     with subprocess.Popen(
@@ -206,7 +206,8 @@ def test_a_server_that_does_not_come_up_is_said_with_its_log(
 def test_without_any_binary_the_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyrula.supervisor.embedded.find_spec", lambda _: None)
+    nothing: dict[str, str] = {}
+    monkeypatch.setattr("pyrula.supervisor.embedded.find_spec", nothing.get)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SupervisorError, match=r"pyrula\[embedded\]") as refused:
         server_binary()

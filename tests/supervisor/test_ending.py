@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.supervisor.command import Supervisor, is_alive
+from tests.supervisor.command import Supervisor, all_gone, is_alive
 from tests.support.until import until
 
 POINTS = 20
@@ -24,7 +25,7 @@ def test_a_first_signal_drains_and_ends_with_0(folder: Path, number: signal.Sign
         supervisor.signal(number)
         assert supervisor.exit_code(5) == 0
         assert len(supervisor.journal("draining")) == 2
-        assert not any(map(is_alive, pids))
+        assert all_gone(pids)
         assert not (folder / ".pyrula/supervisor.sock").exists()
         assert supervisor.events("supervisor_stopped")[0]["exit"] == 0
 
@@ -32,15 +33,16 @@ def test_a_first_signal_drains_and_ends_with_0(folder: Path, number: signal.Sign
 def test_a_term_at_any_point_of_the_boot_is_never_lost(folder: Path) -> None:
     for point in range(POINTS):
         with Supervisor(folder, "--procs", "2", entry="slow") as supervisor:
-            until(lambda s=supervisor: "pyrula: supervisor" in title(s.process.pid), 10)
+            until(partial(is_titled, supervisor), 10)
             time.sleep(BOOT_S * point / POINTS)
             pids = supervisor.pids()
             assert supervisor.drained(3) == 0, f"point {point}:\n{supervisor.log}"
-            assert not any(map(is_alive, pids))
+            assert all_gone(pids)
 
 
-def title(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+def is_titled(supervisor: Supervisor) -> bool:
+    cmdline = Path(f"/proc/{supervisor.process.pid}/cmdline").read_bytes()
+    return b"pyrula: supervisor" in cmdline
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_a_second_signal_kills_at_once_whatever_holds_the_gil(
         supervisor.signal(second)
         assert supervisor.exit_code(5) == code
         assert time.monotonic() - began < 1.0
-        assert not any(map(is_alive, pids))
+        assert all_gone(pids)
 
 
 def test_quit_kills_at_once(folder: Path) -> None:
@@ -95,12 +97,12 @@ def test_a_drain_that_takes_too_long_is_cut_off(folder: Path) -> None:
 def test_no_child_outlives_a_killed_supervisor(folder: Path, entry: str) -> None:
     for _ in range(5):
         with Supervisor(folder, "--procs", "3", entry=entry) as supervisor:
-            until(lambda s=supervisor: len(s.pids()) == 3, 10)
+            until(partial(has_children, supervisor, 3), 10)
             if entry != "slow":
                 supervisor.wait_ready(3)
             pids = supervisor.pids()
             supervisor.process.kill()
-            until(lambda p=pids: not any(map(is_alive, p)), 1.0, "no child alive after 1 s")
+            until(partial(all_gone, pids), 1.0, "no child alive after 1 s")
 
 
 def test_signals_that_mean_nothing_yet_end_nothing(folder: Path) -> None:
@@ -120,7 +122,6 @@ def test_signals_that_mean_nothing_yet_end_nothing(folder: Path) -> None:
 def test_two_hundred_deaths_leave_no_descriptor_no_zombie_and_no_thread(folder: Path) -> None:
     with Supervisor(folder, "--procs", "4", entry="plain") as supervisor:
         supervisor.wait_ready(4)
-        until(lambda: len(held_by(supervisor)) == len(held_by(supervisor)))
         before = held_by(supervisor)
         deaths = 0
         while deaths < 200:
@@ -128,7 +129,7 @@ def test_two_hundred_deaths_leave_no_descriptor_no_zombie_and_no_thread(folder: 
             for child in supervisor.ready():
                 os.kill(child["pid"], signal.SIGTERM)
                 deaths += 1
-            until(lambda d=deaths: len(supervisor.journal("draining")) >= d, 10)
+            until(partial(have_drained, supervisor, deaths), 10)
             supervisor.wait_ready(4)
         assert sum(child["restarts"] for child in supervisor.children()) >= 200
         until(lambda: len(held_by(supervisor)) <= len(before), 5)
@@ -137,6 +138,14 @@ def test_two_hundred_deaths_leave_no_descriptor_no_zombie_and_no_thread(folder: 
         assert len(children) == 4
         assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
         assert supervisor.drained() == 0
+
+
+def has_children(supervisor: Supervisor, count: int) -> bool:
+    return len(supervisor.pids()) == count
+
+
+def have_drained(supervisor: Supervisor, count: int) -> bool:
+    return len(supervisor.journal("draining")) >= count
 
 
 def held_by(supervisor: Supervisor) -> list[str]:

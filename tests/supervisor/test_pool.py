@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from typing import Any
 import pytest
 
 from tests.supervisor.command import Supervisor, is_alive
+from tests.support.sources import ROOT
 from tests.support.until import until
 
 
 def pid_of(supervisor: Supervisor, slot: int) -> int:
-    return next(child["pid"] for child in supervisor.children() if child["slot"] == slot)
+    return int(next(child["pid"] for child in supervisor.children() if child["slot"] == slot))
+
+
+def is_replaced(supervisor: Supervisor, pid: int) -> bool:
+    return pid not in supervisor.pids()
 
 
 def kill(supervisor: Supervisor, slot: int) -> int:
@@ -149,7 +155,7 @@ def test_a_child_that_drains_by_itself_is_replaced_without_delay(folder: Path) -
         for _ in range(5):
             before = pid_of(supervisor, 0)
             os.kill(before, signal.SIGTERM)
-            until(lambda b=before: b not in supervisor.pids(), 5)
+            until(partial(is_replaced, supervisor, before), 5)
             supervisor.wait_ready(2)
         assert supervisor.children()[0]["last_exit"]["cause"] == "commanded"
         assert supervisor.journal("settle") == []
@@ -193,6 +199,10 @@ def test_a_pool_of_which_nobody_gets_ready_ends_after_the_boot_budget(
     with Supervisor(folder, "--procs", "1", "--boot-budget", "0.5", entry=entry) as supervisor:
         assert supervisor.exit_code(10) == 1
         assert "[boot_timeout]" in supervisor.log
+        if entry == "hanging":
+            (timed_out,) = supervisor.events("worker_boot_timed_out")
+            assert "in hanging" in timed_out["stack"], "the log shows where it hangs"
+            assert supervisor.events("worker_exited")[0]["cause"] == "boot"
 
 
 def test_what_a_child_has_started_dies_with_it(folder: Path) -> None:
@@ -216,6 +226,19 @@ def test_a_child_holds_nothing_of_its_siblings_or_its_parent(folder: Path) -> No
             # Its own health pipe, and the wake-up pipe that the fake made: nothing else.
             assert sum(name.startswith("pipe:") for name in names) == 3, names
             assert sum("pyrula-stacks" in name for name in names) == 1, names
+
+
+def test_a_supervisor_that_has_a_second_thread_refuses_to_fork(folder: Path) -> None:
+    """A lock held by that thread at the fork would be held in the child for ever."""
+    (folder / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    env = {"PYTHONPATH": f"{folder}:{ROOT}"}
+    with Supervisor(folder, "--procs", "1", entry="plain", env=env) as supervisor:
+        assert supervisor.exit_code(10) == 1
+        assert "expected one thread in the supervisor before a fork" in supervisor.log
+        assert "Traceback" not in supervisor.log
+        assert supervisor.journal() == []
 
 
 def test_the_parent_answers_while_a_child_floods_and_another_never_reads(folder: Path) -> None:
