@@ -6,9 +6,7 @@ Owns the table from errors to exit codes and both forms of an error: red text fo
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
 from typing import Any
 
@@ -60,8 +58,8 @@ def guarded(command: click.Command, argv: list[str]) -> int:
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        _forget_stdout()
+    except SystemExit:
+        # click's way of saying that whoever read our output has seen enough.
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the last line of defence: a sentence, no traceback
         message = f"expected to go on, found {type(error).__name__}: {error}; please report this"
@@ -95,9 +93,3 @@ def _usage(error: click.ClickException) -> str:
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else None
     hint = f" (see {where} --help)" if where else ""
     return f"{error.format_message().rstrip('.')}{hint}"
-
-
-def _forget_stdout() -> None:
-    """Whoever read us has gone; keep the interpreter from complaining when it flushes."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

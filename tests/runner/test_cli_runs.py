@@ -33,6 +33,11 @@ async def fail(ctx: object) -> None:
     raise ValueError(f"no{ESCAPE}way")
 
 
+@workflow(name="cli_returns")
+async def returns(ctx: object, what: str) -> object:
+    return {"object": object(), "nan": float("nan"), "big": "x" * 2_000_000}[what]
+
+
 @pytest.fixture
 def cli(
     capsys: pytest.CaptureFixture[str],
@@ -45,11 +50,11 @@ def cli(
 
 @pytest.fixture
 def serve(valkey_url: str, namespace: str) -> Callable[..., None]:
-    """Serve both workflows here until the given runs have ended."""
+    """Serve the workflows here until the given runs have ended."""
 
     async def until_ended(runs: tuple[tuple[str, str], ...]) -> None:
         store = ValkeyStore(valkey_url, namespace=namespace, shard_count=4)
-        worker = WorkflowWorker(store=store, workflows=[greet, fail])
+        worker = WorkflowWorker(store=store, workflows=[greet, fail, returns])
         serving = asyncio.create_task(worker.run())
         client = WorkflowClient(store)
         for name, run_id in runs:
@@ -163,6 +168,27 @@ def test_results_errors_and_journals_are_shown(cli: Cli, serve: Callable[..., No
     assert cli("runs", "cancel", "good", "--json").error["code"] == "run_finished"
     listed = cli("runs", "list", "--json", "--owner", "t1").json
     assert [run["run_id"] for run in listed] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "code"),
+    [
+        ("cli_greet", "{}", "invalid_params"),
+        ("cli_greet", '{"who":"a","more":1}', "invalid_params"),
+        ("cli_greet", '{"who":7}', "invalid_params"),
+        ("cli_returns", '{"what":"object"}', "payload_not_serialisable"),
+        ("cli_returns", '{"what":"nan"}', "payload_not_serialisable"),
+        ("cli_returns", '{"what":"big"}', "payload_too_large"),
+    ],
+)
+def test_wrong_params_and_results_are_the_run_s_own_error(
+    cli: Cli, serve: Callable[..., None], name: str, params: str, code: str
+) -> None:
+    assert cli("runs", "submit", name, params, "--run-id", "r").code == 0
+    serve((name, "r"))
+    said = cli("runs", "result", "r", "--json")
+    assert (said.code, said.error["code"]) == (5, code)
+    assert cli("runs", "show", "r", "--json").json["status"] == "failed"
 
 
 def test_nothing_stored_can_drive_the_terminal(cli: Cli, serve: Callable[..., None]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from pyrula.workflows.cli.worker import worker
 from pyrula.workflows.worker.options import WorkerOptions
-from tests.support.cli import run_pyrula, worker_process, worker_starting
+from tests.support.cli import PYRULA, run_pyrula, worker_process, worker_starting
 from tests.support.until import until
 from tests.support.valkey import ValkeyServer
 
@@ -56,6 +58,42 @@ def test_it_serves_and_drains_on_term(app: Path, env: dict[str, str]) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert "worker_stopped" in log.read_text()
+
+
+def test_ctrl_c_ends_a_wait_without_a_word(app: Path, env: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [PYRULA, "runs", "submit", "greet", "--wait"],
+        env=os.environ | env,
+        cwd=app,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = [process.stderr.readline(), process.stderr.readline()]
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=10)[1]
+    assert (process.returncode, rest.strip()) == (130, "")
+    assert lines[0].startswith("no worker has served 'greet' yet")
+    assert lines[1].startswith("submitted ")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(app: Path, env: dict[str, str]) -> None:
+    for number in range(3):
+        run_id = f"{number:02}-{'x' * 200}"
+        assert run_pyrula("runs", "submit", "greet", "--run-id", run_id, env=env, cwd=app).code == 0
+    process = subprocess.Popen(
+        [PYRULA, "runs", "list", "--json"],
+        env=os.environ | env,
+        cwd=app,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(10) == 0
 
 
 def test_only_the_named_workflow_is_served(app: Path, env: dict[str, str]) -> None:
