@@ -190,10 +190,14 @@ class Context:
         may step and gather, but not wait. Raises `InvalidInputError` `invalid_leg` for something
         that can't be awaited, `ContextError` as `step`.
         """
-        _check_legs(legs)
-        leg = self._leg()
-        path = leg.next_path()
-        self._records.check_gather(path)
+        try:
+            leg = self._leg()
+            path = leg.next_path()
+            self._records.check_gather(path)
+            _check_legs(legs)
+        except BaseException:
+            _close(legs)
+            raise
         if not legs:
             return []
         inner = [Leg(f"{path}.{k}.", leg.now_ms) for k in range(len(legs))]
@@ -369,14 +373,18 @@ class Context:
 def _check_legs(legs: Sequence[Any]) -> None:
     for position, leg in enumerate(legs):
         if not inspect.isawaitable(leg):
-            for other in legs:
-                if inspect.iscoroutine(other):
-                    other.close()
             raise InvalidInputError(
                 f"expected ctx.gather to get awaitables, found {type(leg).__qualname__} at "
                 f"position {position}; call the function: ctx.gather(ctx.step(…), …)",
                 code="invalid_leg",
             )
+
+
+def _close(legs: Sequence[Any]) -> None:
+    """They will never run: not worth a warning beside the error that says why."""
+    for leg in legs:
+        if inspect.iscoroutine(leg):
+            leg.close()
 
 
 async def _awaited(leg: Awaitable[Any]) -> Any:

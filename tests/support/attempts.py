@@ -69,12 +69,21 @@ class Run:
         self.asked.append("post")
         return _Posted(self._write(first_seq, events))
 
-    async def append(self, first_seq: int, events: Sequence[bytes]) -> AppendReply:
+    def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
+        """As on a connection: written in the order of the calls, answered later."""
         self.asked.append("append")
+        try:
+            return self._answer(self._write(first_seq, events))
+        except StoreError as error:
+            return self._answer(error)
+
+    async def _answer(self, answer: AppendReply | StoreError) -> AppendReply:
         await asyncio.sleep(0)
         if self.gate is not None:
             await self.gate.wait()
-        return self._write(first_seq, events)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
 
     async def park(
         self, first_seq: int, events: Sequence[bytes], *, due_ms: int | None
