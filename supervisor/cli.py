@@ -43,7 +43,9 @@ def _env(name: str, *others: str) -> list[str]:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--procs", default="auto", envvar=_env("PROCS"), help="a number, or auto")
+@click.option(
+    "--procs", default="auto", envvar=_env("PROCS"), help="a number, or auto", metavar="N"
+)
 @click.option(
     "--workflow",
     "workflows",
@@ -55,44 +57,77 @@ def _env(name: str, *others: str) -> list[str]:
 @click.option(
     "--store",
     envvar=_env("STORE", "PYRULA_STORE_URL"),
+    metavar="URL",
     help="store URL; without one an embedded server is started in ./.pyrula",
 )
-@click.option("--namespace", envvar=_env("NAMESPACE", "PYRULA_VALKEY_NAMESPACE"), default="default")
-@click.option("--shard-count", envvar=_env("SHARD_COUNT", "PYRULA_SHARD_COUNT"), type=int)
-@click.option("--app-dir", default=".", envvar=_env("APP_DIR"), help="sys.path of the workers")
 @click.option(
-    "--control", "control_path", default=DEFAULT_CONTROL, envvar=_env("CONTROL"), metavar="PATH"
+    "--namespace",
+    envvar=_env("NAMESPACE", "PYRULA_VALKEY_NAMESPACE"),
+    default="default",
+    help="keeps the runs of several products on one server apart",
+)
+@click.option(
+    "--shard-count",
+    envvar=_env("SHARD_COUNT", "PYRULA_SHARD_COUNT"),
+    type=int,
+    help="of a new store; an existing one knows its own",
+)
+@click.option(
+    "--app-dir",
+    default=".",
+    envvar=_env("APP_DIR"),
+    metavar="DIR",
+    help="put on sys.path of the workers",
+)
+@click.option(
+    "--control",
+    "control_path",
+    default=DEFAULT_CONTROL,
+    envvar=_env("CONTROL"),
+    metavar="PATH",
+    help="control socket; its folder keeps what a later supervisor must finish",
 )
 @click.option(
     "--loop",
     type=click.Choice(["auto", "uvloop", "asyncio"]),
     default="auto",
     envvar=_env("LOOP"),
+    help="event loop of the workers",
 )
 @click.option(
     "--boot-budget",
     type=click.FloatRange(min=0.1),
     default=60.0,
+    metavar="SECONDS",
     envvar=_env("BOOT_BUDGET"),
-    help="seconds that a worker may take to get ready",
+    help="how long a worker may take to get ready",
 )
 @click.option(
     "--crash-loop-exit",
     type=click.FloatRange(min=0),
+    metavar="SECONDS",
     envvar=_env("CRASH_LOOP_EXIT"),
-    help="seconds of a crash loop after which to give up with 70; off by default",
+    help="give up after a crash loop of that long; off by default",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["auto", "pretty", "json"]),
     default="auto",
     envvar=_env("LOG_FORMAT"),
+    help="auto: pretty on a terminal, else JSON",
 )
 @click.option("--entry", default=ENTRY, hidden=True, help="child entry point, for tests")
 @_worker_flags
 @click.pass_context
 def cli(context: click.Context, /, **given: Any) -> None:
-    """Run N worker processes and watch them from outside."""
+    """Run N worker processes and watch them from outside.
+
+    Each option can also be set by environment: PYRULA_SUPERVISOR_<OPTION>, and for options of the
+    workers the variable named beside it. A flag wins. TERM and INT drain; a second one kills.
+
+    Exit status: 0 drained, 1 no worker could start or one had to be killed, 2 wrong usage, 4 the
+    store can't be reached, 70 crash loop, 130 or 143 killed by a second signal.
+    """
     if context.invoked_subcommand is not None:
         context.obj = given["control_path"]
         return

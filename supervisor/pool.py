@@ -39,6 +39,7 @@ from pyrula.supervisor.link import (
     Tick,
 )
 from pyrula.supervisor.logs import Format
+from pyrula.supervisor.oom import OomWatch
 from pyrula.supervisor.page import Kind, Page, Slot
 from pyrula.supervisor.restarts import FIRST_S, Backoff, CrashWindow
 from pyrula.supervisor.settlements import Settlements
@@ -119,6 +120,8 @@ class Pool:
         self._let_go = let_go
         self._realm = realm_of(options.store_url, options.namespace)
         self._settlements = Settlements(Graveyard(options.run_dir / "certificates", self._realm))
+        self._oom = OomWatch()
+        self._look_at = 0.0
         self._kill_at: float | None = None
         self._kill_unborn_at: float | None = None
 
@@ -150,6 +153,13 @@ class Pool:
             if place.fork_at is not None and now >= place.fork_at:
                 self._fork(place, now)
         self._settlements.ask(self._able_to_settle(), now)
+        if now >= self._look_at:
+            self._look_at = now + TICK_S
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """What is due four times a second, however often the parent wakes."""
+        self._oom.look(now)
         for child in self.children:
             child.channel.flush()
             child.health.read()  # drained here; judged by the verdicts
@@ -343,13 +353,25 @@ class Pool:
             incarnation=child.incarnation,
             slot=child.slot,
             pid=child.pid,
-            cause=_cause(child, exit_code, number),
+            cause=self._cause(child, exit_code, number),
             issued_at=time.time(),
             realm=self._realm,
             exit_code=exit_code,
             signal=number,
             executing=tuple(_executing(slot, now_ns) for slot in found if _is_a_run(slot)),
         )
+
+    def _cause(self, child: Child, exit_code: int | None, number: int | None) -> Cause:
+        if child.commanded:
+            return Cause.COMMANDED
+        if child.ready_at is None:
+            if child.boot_timed_out or exit_code == ExitCode.CHILD_BOOT_FAILED:
+                return Cause.BOOT
+            if number == signal.SIGTERM:
+                return Cause.COMMANDED  # asked to stop before it could say so
+        if number == signal.SIGKILL:
+            return Cause.OOM if self._oom.explains(time.monotonic()) else Cause.KILLED
+        return Cause.SIGNAL if number is not None else Cause.EXIT
 
     def _note_exit(self, place: Place, certificate: Certificate) -> None:
         place.last_exit = LastExit(
@@ -436,16 +458,3 @@ def _executing(slot: Slot, now_ns: int) -> Executing:
         step=slot.step_name,
         for_s=(now_ns - slot.entered_at) / 1e9,
     )
-
-
-def _cause(child: Child, exit_code: int | None, number: int | None) -> Cause:
-    if child.commanded:
-        return Cause.COMMANDED
-    if child.ready_at is None:
-        if child.boot_timed_out or exit_code == ExitCode.CHILD_BOOT_FAILED:
-            return Cause.BOOT
-        if number == signal.SIGTERM:
-            return Cause.COMMANDED  # asked to stop before it could say so
-    if number == signal.SIGKILL:
-        return Cause.KILLED
-    return Cause.SIGNAL if number is not None else Cause.EXIT

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 
@@ -42,6 +43,35 @@ def usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
     quota = _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
+
+
+def oom_kills() -> int | None:
+    """How many processes of our memory cgroup the kernel has killed for want of memory."""
+    for path in _oom_counters():
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+@cache
+def _oom_counters() -> tuple[Path, ...]:
+    """The files of cgroup v2 and v1 that may hold the counter, ours first."""
+    found: list[Path] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            found.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+        elif "memory" in controllers.split(","):
+            # In a container the group may be named as the host sees it, and mounted at the root.
+            root = Path("/sys/fs/cgroup/memory")
+            found += [root / group.lstrip("/") / "memory.oom_control", root / "memory.oom_control"]
+    return tuple(found)
 
 
 def _cgroup_quota() -> float | None:
