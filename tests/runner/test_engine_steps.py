@@ -25,6 +25,10 @@ async def number(value: int = 7) -> int:
     return value
 
 
+def pick(position: int = 0) -> int:
+    return [10, 20][position + 2]
+
+
 async def test_a_step_costs_one_post_and_one_awaited_append() -> None:
     async def body(ctx: Context) -> int:
         return sum([await ctx.step("n", number, k) for k in range(10)])
@@ -88,7 +92,7 @@ def later(value: int) -> Awaitable[int]:
         double,
         later,
         lambda value: value * 2,
-        lambda value: double(value),
+        lambda value: later(value + 0),
         functools.partial(double),
         functools.partial(later),
         functools.partial(lambda factor, value: factor * value, 2),
@@ -159,7 +163,7 @@ async def test_a_failed_step_is_the_same_remote_error_live_and_on_replay() -> No
 
     async def body(ctx: Context) -> str:
         try:
-            await ctx.step("bad", lambda: [][0])
+            await ctx.step("bad", pick)
         except RemoteError as error:
             seen.append((error.type_name, error.message, error.code, error.step))
         return "went on"
@@ -173,7 +177,7 @@ async def test_a_failed_step_is_the_same_remote_error_live_and_on_replay() -> No
 
 async def test_an_uncaught_failure_of_a_step_ends_the_run_by_its_name() -> None:
     async def body(ctx: Context) -> None:
-        await ctx.step("bad", lambda: [][0])
+        await ctx.step("bad", pick)
 
     error = await failed(body)
     assert (error.code, error.error_type) == ("step_failed", "IndexError")
@@ -307,7 +311,7 @@ async def test_tries_are_journaled_and_the_last_failure_is_final() -> None:
 async def test_some_failures_are_not_tried_again(policy: dict[str, Any]) -> None:
     async def body(ctx: Context) -> None:
         retry = Retry(attempts=5, first_delay=0.0, **policy)
-        await ctx.step("bad", lambda: [][0], retry=retry)
+        await ctx.step("bad", pick, retry=retry)
 
     run = Run(body)
     await run.attempt()
