@@ -75,6 +75,11 @@ class EmbeddedServer:
         self.adopted = False
 
     @property
+    def pid(self) -> int:
+        """The server's process, 0 before there is one."""
+        return self._pid
+
+    @property
     def url(self) -> str:
         """The store URL."""
         return f"unix://{_socket(self._folder)}"

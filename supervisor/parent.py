@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from setproctitle import setproctitle
 
-from pyrula.supervisor import logs, status
+from pyrula.supervisor import logs, procfs, status
 from pyrula.supervisor.child import Child
 from pyrula.supervisor.control import Client, ControlSocket, error_document
 from pyrula.supervisor.embedded import EmbeddedServer
@@ -97,8 +97,15 @@ class Parent:
         """Put the status into the log."""
         log.info("status", **self._status())
 
+    def handle_sigchld(self) -> None:
+        """Reap strangers; our own children are seen by their pidfds."""
+        known = {child.pid for child in self._pool.children}
+        if self._embedded is not None:
+            known.add(self._embedded.pid)
+        procfs.reap_strangers(known)
+
     def _ignore(self) -> None:
-        """CHLD says nothing that a pidfd doesn't; the others have no meaning yet."""
+        """Of no meaning yet."""
 
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping:

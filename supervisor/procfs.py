@@ -5,8 +5,10 @@ Owns reads of /proc and of the cgroup. Answers None where the kernel doesn't say
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +40,26 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def reap_strangers(known: Collection[int]) -> int:
+    """Reap ended children of this process that are none of `known`; how many.
+
+    As PID 1 or sub-reaper we inherit the orphans of our children, and nobody else can reap them.
+    """
+    pid = os.getpid()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    strangers = [int(child) for child in children if int(child) not in known]
+    return sum(_reaped(stranger) for stranger in strangers)
+
+
+def _reaped(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    return False
+
+
 def usable_cpus() -> int:
     """min(CPU affinity, cgroup quota rounded up)."""
     cpus = len(os.sched_getaffinity(0))
@@ -63,7 +85,11 @@ def oom_kills() -> int | None:
 def _oom_counters() -> tuple[Path, ...]:
     """The files of cgroup v2 and v1 that may hold the counter, ours first."""
     found: list[Path] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ()
+    for line in lines:
         _, controllers, group = line.split(":", 2)
         if controllers == "":
             found.append(Path(f"/sys/fs/cgroup{group}/memory.events"))

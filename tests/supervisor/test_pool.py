@@ -213,6 +213,22 @@ def test_what_a_child_has_started_dies_with_it(folder: Path) -> None:
         until(lambda: not is_alive(started["child"]), 5)
 
 
+def test_orphans_of_its_children_are_reaped_by_a_supervisor_that_inherits_them(
+    folder: Path,
+) -> None:
+    """As PID 1 of a container; here as a sub-reaper, which is the same and needs no rights."""
+    (folder / "sitecustomize.py").write_text("import ctypes\nctypes.CDLL(None).prctl(36, 1)\n")
+    env = {"PYTHONPATH": f"{folder}:{ROOT}"}
+    with Supervisor(folder, "--procs", "1", entry="with_a_subprocess", env=env) as supervisor:
+        supervisor.wait_ready(1)
+        (started,) = supervisor.journal("started")
+        kill(supervisor, 0)
+        until(lambda: not Path(f"/proc/{started['child']}").exists(), 5, "no zombie")
+        supervisor.wait_ready(1)
+        assert len(supervisor.events("worker_exited")) == 1, "a stranger's end is nobody's"
+        assert supervisor.drained() == 0
+
+
 def test_a_child_holds_nothing_of_its_siblings_or_its_parent(folder: Path) -> None:
     with Supervisor(folder, "--procs", "3", entry="with_descriptors") as supervisor:
         supervisor.wait_ready(3)
