@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         ConflictError,
         IncompatibleUpgradeError,
         InvalidInputError,
+        JournalFormatError,
+        JournalRolledBack,
         PayloadError,
         PyrulaError,
         ResultTimeout,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         StoreEmptied,
         StoreError,
         StoreUnavailable,
+        TokenRefused,
         TruncatedHistoryError,
         WrongServer,
     )
@@ -51,6 +54,8 @@ _HOMES = {
         "ConflictError",
         "IncompatibleUpgradeError",
         "InvalidInputError",
+        "JournalFormatError",
+        "JournalRolledBack",
         "PayloadError",
         "PyrulaError",
         "ResultTimeout",
@@ -61,6 +66,7 @@ _HOMES = {
         "StoreEmptied",
         "StoreError",
         "StoreUnavailable",
+        "TokenRefused",
         "TruncatedHistoryError",
         "WrongServer",
     ),
@@ -78,6 +84,8 @@ __all__ = [
     "ContextError",
     "IncompatibleUpgradeError",
     "InvalidInputError",
+    "JournalFormatError",
+    "JournalRolledBack",
     "MemoryStore",
     "PayloadError",
     "PyrulaError",
@@ -93,6 +101,7 @@ __all__ = [
     "StoreEmptied",
     "StoreError",
     "StoreUnavailable",
+    "TokenRefused",
     "TruncatedHistoryError",
     "ValkeyStore",
     "WorkerOptions",
@@ -111,3 +120,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

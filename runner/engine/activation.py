@@ -154,9 +154,9 @@ class Activation:
         except LockLost:
             return Outcome(kind="lost")
         except StoreLost:
-            return self._given_up("store_lost")
+            return self.given_up("store_lost")
         except asyncio.CancelledError:
-            return self._given_up("stood_down")
+            return self.given_up("stood_down")
 
     async def _result(self) -> bytes:
         state = await self._folded()
@@ -228,9 +228,9 @@ class Activation:
             case LockLost():
                 return Outcome(kind="lost")
             case StoreLost():
-                return self._given_up("store_lost")
+                return self.given_up("store_lost")
             case StoodDown():
-                return self._given_up("stood_down")
+                return self.given_up("stood_down")
             case Cancelled():
                 return await self._end(_cancel_events(now), "cancelled")
             case Doomed() as doomed:
@@ -247,7 +247,8 @@ class Activation:
         crash_point("after_finish")
         return Outcome(kind=status)
 
-    def _given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+        """The attempt ends here without an end of the run: what has to go with the requeue."""
         first_seq, unsaved = self._writer.unsaved()
         return Outcome(kind=kind, first_seq=first_seq, unsaved=unsaved)
 

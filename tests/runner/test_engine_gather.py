@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from pyrula.workflows.engine.context import Context
 from pyrula.workflows.engine.failures import RemoteError
 from pyrula.workflows.stores.errors import TokenRefused
 from pyrula.workflows.stores.events import StepPending
-from tests.support.attempts import Run, completed, failed
+from tests.support.attempts import Body, Run, completed, failed
+from tests.support.until import eventually
 
 
 async def echo(value: Any = None) -> Any:
@@ -173,7 +173,7 @@ async def from_a_task_of_a_leg(ctx: Context) -> Any:
     ],
 )
 async def test_a_task_of_the_bodys_own_may_not_use_the_context(
-    body: Callable[[Context], Awaitable[Any]],
+    body: Body,
 ) -> None:
     assert (await failed(body)).code == "context_outside_leg"
 
@@ -218,8 +218,7 @@ async def test_an_append_behind_another_legs_carries_only_its_own() -> None:
 
     run = Run(body, gate=asyncio.Event())
     attempt = asyncio.create_task(run.attempt())
-    while run.asked.count("append") < 2:
-        await asyncio.sleep(0)
+    await eventually(lambda: run.asked.count("append") == 2)
     assert run.kinds == ["run:init", *["step:pending", "step:done"] * 2]
     assert run.gate is not None
     run.gate.set()

@@ -20,7 +20,7 @@ from pyrula.workflows.engine.failures import RemoteError
 from pyrula.workflows.engine.records import Records
 from pyrula.workflows.engine.replay import reconstruct_state, replay_all_events
 from pyrula.workflows.stores.errors import IncompatibleUpgradeError, RunNotFoundError
-from pyrula.workflows.stores.events import StepDone, StepPending, TimerFired, unpack
+from pyrula.workflows.stores.events import AnyEvent, StepDone, StepPending, TimerFired, unpack
 from pyrula.workflows.stores.memory.store import MemoryStore
 from tests.support.attempts import Body, Run
 from tests.support.sources import ROOT
@@ -99,7 +99,7 @@ def test_legs_of_any_latency_have_the_same_identities(seed: int) -> None:
     async def twice() -> None:
         run = Run(body)
         await run.attempt()
-        assert [h for p, _, h in calls_of(run)] == [h for _, _, h in calls_of(await fresh())]
+        assert [h for _, _, h in calls_of(run)] == [h for _, _, h in calls_of(await fresh())]
         half = await to_the_end(run.again(upto=chance.randrange(1, len(run.events))))
         assert calls_of(half) == calls_of(run)
         again = run.again(upto=-1)
@@ -352,7 +352,7 @@ def test_how_far_the_recorded_body_got_is_known_for_every_leg() -> None:
 
 
 def test_folding_goes_on_where_it_stopped() -> None:
-    events = [StepPending(p="0", n="s", h="0"), StepDone(p="0")]
+    events: list[AnyEvent] = [StepPending(p="0", n="s", h="0"), StepDone(p="0")]
     state = reconstruct_state(events[1:], reconstruct_state(events[:1]))
     assert (state.length, state.in_doubt) == (2, [])
 

@@ -1,8 +1,9 @@
-"""How an attempt ends: parked, cancelled, stood down, lost, or by an error; whatever the body does."""
+"""How an attempt ends: parked, cancelled, stood down, lost, or by an error."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from pyrula.workflows.stores.errors import (
     TokenRefused,
 )
 from pyrula.workflows.stores.events import StepDone, unpack
-from tests.support.attempts import Body, Run, failed
+from tests.support.attempts import Run, failed
 from tests.support.until import eventually
 
 
@@ -61,53 +62,63 @@ async def interrupted(run: Run, stage: Stage, how: str) -> Outcome:
 ENDINGS = [("cancel", "cancelled"), ("stand_down", "stood_down"), ("lock_lost", "lost")]
 
 
-def bodies(stage: Stage) -> dict[str, Body]:
-    async def in_step(ctx: Context) -> None:
+async def in_step(ctx: Context, stage: Stage) -> None:
+    await ctx.step("stuck", stage.stuck)
+
+
+async def in_gather(ctx: Context, stage: Stage) -> None:
+    await ctx.gather(ctx.step("a", stage.stuck), ctx.step("b", stage.stuck))
+
+
+async def in_nested_gather(ctx: Context, stage: Stage) -> None:
+    await ctx.gather(ctx.gather(ctx.step("a", stage.stuck)), ctx.step("b", echo))
+
+
+async def between(ctx: Context, stage: Stage) -> None:
+    await ctx.step("a", echo)
+    await stage.stuck()
+
+
+async def swallows(ctx: Context, stage: Stage) -> str:
+    try:
         await ctx.step("stuck", stage.stuck)
+    except BaseException:  # noqa: BLE001
+        return "as if nothing had been"
+    return "never"
 
-    async def in_gather(ctx: Context) -> None:
-        await ctx.gather(ctx.step("a", stage.stuck), ctx.step("b", stage.stuck))
 
-    async def in_nested_gather(ctx: Context) -> None:
-        await ctx.gather(ctx.gather(ctx.step("a", stage.stuck)), ctx.step("b", echo))
-
-    async def between(ctx: Context) -> None:
-        await ctx.step("a", echo)
-        await stage.stuck()
-
-    async def swallows(ctx: Context) -> str:
+async def swallows_and_goes_on(ctx: Context, stage: Stage) -> None:
+    while True:
         try:
             await ctx.step("stuck", stage.stuck)
         except BaseException:  # noqa: BLE001
-            return "as if nothing had been"
-        return "never"
+            stage.seen.append("swallowed")
+        else:
+            return
+        await ctx.step("more", must_not_run)
 
-    async def swallows_and_goes_on(ctx: Context) -> None:
-        while True:
-            try:
-                await ctx.step("stuck", stage.stuck)
-            except BaseException:  # noqa: BLE001
-                stage.seen.append("swallowed")
-            else:
-                return
-            await ctx.step("more", must_not_run)
 
-    async def fails_over_it(ctx: Context) -> None:
+async def fails_over_it(ctx: Context, stage: Stage) -> None:
+    try:
+        await stage.stuck()
+    finally:
+        raise ValueError("a fault in cleaning up")
+
+
+async def turns_it_into_an_error(ctx: Context, stage: Stage) -> None:
+    async def stuck() -> None:
         try:
             await stage.stuck()
-        finally:
-            raise ValueError("a fault in cleaning up")
+        except asyncio.CancelledError:
+            raise ValueError("connection closed") from None
 
-    async def turns_it_into_an_error(ctx: Context) -> None:
-        async def stuck() -> None:
-            try:
-                await stage.stuck()
-            except asyncio.CancelledError:
-                raise ValueError("connection closed") from None
+    await ctx.step("stuck", stuck, retry=Retry(attempts=5))
 
-        await ctx.step("stuck", stuck, retry=Retry(attempts=5))
 
-    return {key: body for key, body in locals().items() if callable(body)}
+STUCK = [
+    *(in_step, in_gather, in_nested_gather, between),
+    *(swallows, swallows_and_goes_on, fails_over_it, turns_it_into_an_error),
+]
 
 
 async def must_not_run() -> None:
@@ -115,10 +126,16 @@ async def must_not_run() -> None:
 
 
 @pytest.mark.parametrize(("how", "kind"), ENDINGS)
-@pytest.mark.parametrize("where", bodies(Stage()))
-async def test_an_attempt_can_be_ended_anywhere(where: str, how: str, kind: str) -> None:
+@pytest.mark.parametrize("where", STUCK)
+async def test_an_attempt_can_be_ended_anywhere(
+    where: Callable[[Context, Stage], Coroutine[Any, Any, Any]], how: str, kind: str
+) -> None:
     stage = Stage()
-    run = Run(bodies(stage)[where])
+
+    async def body(ctx: Context) -> Any:
+        return await where(ctx, stage)
+
+    run = Run(body)
     outcome = await interrupted(run, stage, how)
     assert outcome.kind == kind
     assert "CancelledError" in stage.seen
@@ -246,7 +263,7 @@ async def test_what_a_body_does_while_it_is_suspended_changes_nothing(
     async def body(ctx: Context) -> None:
         try:
             await ctx.sleep(60)
-        except BaseException:
+        except Suspended:
             raise spoiled from None
 
     run = Run(body)
