@@ -28,6 +28,11 @@ def note(ledger: str, run_id: str, step: str) -> str:
     return step
 
 
+def there(path: str) -> bool:
+    """Whether somebody has made that file."""
+    return Path(path).exists()
+
+
 def effects(ledger: Path) -> Counter[tuple[str, str]]:
     """How often each step of each run had its effect."""
     lines = ledger.read_text().splitlines() if ledger.exists() else []
@@ -55,7 +60,7 @@ async def exits_once(ctx: Context, ledger: str) -> Any:
     """Its step ends the process in its first tick, the first time."""
 
     async def leave() -> str:
-        if not Path(ledger).exists():
+        if not there(ledger):
             note(ledger, ctx.run_id, "leave")
             os._exit(1)
         return note(ledger, ctx.run_id, "leave")
@@ -69,7 +74,7 @@ async def held(ctx: Context, ledger: str, until: str) -> Any:
 
     async def wait() -> str:
         note(ledger, ctx.run_id, "wait")
-        while not Path(until).exists():
+        while not there(until):  # noqa: ASYNC110  told by another process
             await asyncio.sleep(0.01)
         return "waited"
 
@@ -83,7 +88,7 @@ async def hangs_in_a_thread(ctx: Context, ledger: str, until: str) -> None:
 
     def hang() -> None:
         note(ledger, ctx.run_id, "hang")
-        while not Path(until).exists():
+        while not there(until):
             os.sched_yield()
 
     await ctx.step("hang", hang)
