@@ -44,6 +44,7 @@ WEIGHTS: dict[Kind, int] = {
     "scripts flushed": 12,
 }
 REPLACE: frozenset[Kind] = frozenset({"supervisor killed", "server killed"})
+SKIPPED = "skipped, no worker ready"
 STEP_S = 0.02
 
 
@@ -104,7 +105,7 @@ class Injector:
             done = self._to_a_worker(fault)
         else:
             done = self._to_the_rest(fault)
-        self.done[fault.kind if done else "skipped, no worker ready"] += 1
+        self.done[fault.kind if done else SKIPPED] += 1
 
     def heal(self) -> None:
         """Let everything go on, and see that it does."""

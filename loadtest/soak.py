@@ -24,7 +24,7 @@ from rich.table import Table
 
 from loadtest import ledger, report
 from loadtest.checker import Violation, check
-from loadtest.faults import Injector, plan
+from loadtest.faults import SKIPPED, Injector, plan
 from loadtest.load import Load
 from loadtest.supervised import Supervised
 from pyrula.workflows.stores.valkey.store import ValkeyStore
@@ -108,7 +108,7 @@ def show(outcome: Outcome, found: Sequence[Violation], console: Console) -> None
     for kind, times in sorted(outcome.faults.items()):
         table.add_row(kind, str(times))
     table.add_section()
-    table.add_row("all", str(sum(outcome.faults.values())))
+    table.add_row("all", str(sum(outcome.faults.values()) - outcome.faults.get(SKIPPED, 0)))
     console.print(table)
     result = Table("figure", "value", title=f"after {outcome.seconds:.0f} s")
     rows = {k: v for k, v in asdict(outcome).items() if k not in {"seed", "faults", "violations"}}
