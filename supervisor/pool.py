@@ -170,8 +170,8 @@ class Pool:
     def next_due(self, now: float) -> float:
         """Seconds until `tick` has something to do, at most 0.25."""
         times = [place.fork_at for place in self.places if place.fork_at is not None]
-        asking = self._settlements.next_due()
-        if asking is not None and self._able_to_settle():
+        asking = self._settlements.next_due(self._able_to_settle())
+        if asking is not None:
             times.append(asking)
         return max(0.0, min([TICK_S, *(at - now for at in times)]))
 
@@ -419,7 +419,6 @@ class Pool:
         child.state = State.DRAINING if self.stopping else State.READY
         self.places[child.slot].boot_timed_out = False
         log.info("worker_ready", worker=child.slot, pid=child.pid)
-        self._settlements.ask_at_once()
         if not self.ever_ready:
             self.ever_ready = True
             for place in self.places:

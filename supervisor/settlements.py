@@ -22,9 +22,13 @@ SLOWEST_S = 10.0
 
 @dataclass(kw_only=True)
 class Settlement:
-    """A certificate that nobody has acknowledged; `ask_again_at` in monotonic seconds."""
+    """A certificate that nobody has acknowledged.
+
+    `waits_for` is the child asked last, until `ask_again_at` in monotonic seconds.
+    """
 
     certificate: Certificate
+    waits_for: str | None = None
     asked: set[str] = field(default_factory=set[str])
     patience_s: float = ACKNOWLEDGE_S
     ask_again_at: float = 0.0
@@ -52,23 +56,20 @@ class Settlements:
         """What is pending."""
         return tuple(settlement.certificate for settlement in self._pending.values())
 
-    def ask_at_once(self) -> None:
-        """Somebody new can be asked."""
-        for settlement in self._pending.values():
-            settlement.ask_again_at = 0.0
-
     def ask(self, able: Sequence[Child], now: float) -> None:
         """Send what is due to a child of `able`; the one whose loop turned last goes first."""
         if not able:
             return
         by_beat = sorted(able, key=lambda child: child.page.reader().loop_beat, reverse=True)
         for settlement in self._pending.values():
-            if now >= settlement.ask_again_at:
+            if now >= _due(settlement, able):
                 self._ask_one(settlement, by_beat, now)
 
-    def next_due(self) -> float | None:
-        """When `ask` has something to do."""
-        return min((one.ask_again_at for one in self._pending.values()), default=None)
+    def next_due(self, able: Sequence[Child]) -> float | None:
+        """When `ask` has something to do, None if never."""
+        if not able:
+            return None
+        return min((_due(settlement, able) for settlement in self._pending.values()), default=None)
 
     @staticmethod
     def _ask_one(settlement: Settlement, able: Sequence[Child], now: float) -> None:
@@ -77,6 +78,13 @@ class Settlements:
             settlement.asked.clear()
             settlement.patience_s = min(SLOWEST_S, settlement.patience_s * 2)
             fresh = list(able)
+        settlement.waits_for = fresh[0].incarnation
         settlement.asked.add(fresh[0].incarnation)
         settlement.ask_again_at = now + settlement.patience_s
         fresh[0].channel.send(Settle(certificate=settlement.certificate))
+
+
+def _due(settlement: Settlement, able: Sequence[Child]) -> float:
+    """When to ask: at once if the child asked last can't answer any more, or none was asked."""
+    waits = any(child.incarnation == settlement.waits_for for child in able)
+    return settlement.ask_again_at if waits else 0.0
