@@ -130,10 +130,9 @@ def test_status_shows_a_table_and_one_json_document(folder: Path) -> None:
 
 def test_status_lists_both_supervisors_of_a_folder(folder: Path) -> None:
     with (
-        Supervisor(folder, "--procs", "1", entry="plain") as first,
+        Supervisor(folder, "--procs", "1", entry="plain").wait_ready(1) as first,
         Supervisor(folder, "--procs", "2", entry="plain") as second,
     ):
-        first.wait_ready(1)
         beside = folder / f".pyrula/supervisor-{second.process.pid}.sock"
         until(lambda: beside.exists() and ask(beside, {"command": "status"}))
         documents = json.loads(run(folder, "status", "--json").stdout)
