@@ -27,6 +27,7 @@ from pyrula.workflows.stores.base import (
     TERMINAL,
     Hint,
     Listener,
+    Reservation,
     RunInfo,
     RunRef,
     Status,
@@ -135,43 +136,42 @@ class WorkflowClient:
         """Accept a run; it is durable when this returns.
 
         `owner` is the tenant; `delay` (seconds ≥ 0 or timedelta) postpones the first claim. The
-        same `run_id` or `idempotency_key` again gives the same run. Raises `InvalidInputError` or
+        same `run_id` or `idempotency_key` again gives the same run; with both, the key decides and
+        the run keeps the id it was first given. Raises `InvalidInputError` or
         `PayloadError` for names, ids or params that break a rule, `ConflictError` `run_exists` or
         `idempotency_mismatch` when the id or key belongs to a submission with other params.
         """
         name = check_workflow_name(_name_of(workflow))
         given = _checked_params(params)
-        chosen = self._run_id(name, run_id, idempotency_key)
+        digest = hashlib.sha256(name.encode() + b"\0" + given).hexdigest()[:32]
+        key_id = None if idempotency_key is None else _key_id(name, idempotency_key)
+        chosen = self._run_id(run_id, key_id)
         tenant = None if owner is None else check_owner(owner)
         delay_ms = _delay_ms(delay)
         # All is checked by now: asking for the shard records the name.
         ref = await self.ref(name, chosen)
-        now_ms = int(self._seams.clock.wall() * 1000)
+        if key_id is not None and run_id is not None:
+            kept = await self.store.reserve_key(key_id, Reservation(chosen, digest))
+            if kept.digest != digest:
+                raise _key_mismatch(idempotency_key)
+            ref = await self.ref(name, kept.run_id)
         init = RunInit(
-            t=now_ms,
+            t=int(self._seams.clock.wall() * 1000),
             name=name,
             params=Raw(given),
             trigger=trigger,
             owner=tenant,
         )
         submission = Submission(
-            ref=ref,
-            init=pack(init),
-            digest=hashlib.sha256(name.encode() + b"\0" + given).hexdigest()[:32],
-            owner=tenant,
-            delay_ms=delay_ms,
+            ref=ref, init=pack(init), digest=digest, owner=tenant, delay_ms=delay_ms
         )
         try:
             await self.store.submit(submission)
         except ConflictError as error:
-            if idempotency_key is None:
+            if key_id is None or run_id is not None:
                 raise
-            raise ConflictError(
-                f"expected idempotency key {idempotency_key!r} to come with the params it was "
-                "first used with, found others; use a new key for a new submission",
-                code="idempotency_mismatch",
-            ) from error
-        return RunHandle(self, name, chosen)
+            raise _key_mismatch(idempotency_key) from error
+        return RunHandle(self, name, ref.run_id)
 
     async def close(self) -> None:
         """Stop listening for results; the store is left open."""
@@ -275,27 +275,33 @@ class WorkflowClient:
             for woken in waiting:
                 woken.set()
 
-    def _run_id(self, name: str, run_id: str | None, key: str | None) -> str:
-        if run_id is not None and key is not None:
-            raise InvalidInputError(
-                "expected a run_id or an idempotency_key, found both; a key chooses the id itself",
-                code="invalid_idempotency_key",
-            )
+    def _run_id(self, run_id: str | None, key_id: str | None) -> str:
         if run_id is not None:
             return check_run_id(run_id)
-        if key is None:
-            return self._seams.ids.token()
-        if not key.strip() or len(key) > 1_024:
-            raise InvalidInputError(
-                "expected an idempotency key of 1 to 1024 characters, found "
-                f"{len(key)} of them; choose another",
-                code="invalid_idempotency_key",
-            )
-        return hashlib.sha256(f"{name}\0{key}".encode()).hexdigest()[:32]
+        # From the key alone the run's slot follows: no link between slots is needed.
+        return key_id or self._seams.ids.token()
 
 
 def _name_of(workflow: str | Callable[..., Any]) -> str:
     return workflow if isinstance(workflow, str) else definition_of(workflow).name
+
+
+def _key_id(name: str, key: str) -> str:
+    if not key.strip() or len(key) > 1_024:
+        raise InvalidInputError(
+            "expected an idempotency key of 1 to 1024 characters, found "
+            f"{len(key)} of them; choose another",
+            code="invalid_idempotency_key",
+        )
+    return hashlib.sha256(f"{name}\0{key}".encode()).hexdigest()[:32]
+
+
+def _key_mismatch(key: str | None) -> ConflictError:
+    return ConflictError(
+        f"expected idempotency key {key!r} to come with the params it was first used with, found "
+        "others; use a new key for a new submission",
+        code="idempotency_mismatch",
+    )
 
 
 def _checked_params(params: Any) -> bytes:

@@ -87,6 +87,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
 
 
+class Reservation(msgspec.Struct, frozen=True):
+    """What an idempotency key is tied to; the record outlives the run, at least for 24 hours."""
+
+    run_id: str
+    digest: str
+
+
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ask one shard for up to `limit` runs.
 
@@ -306,6 +313,14 @@ class Store(Protocol):
         """Accept the run; true if this call created it, false if it was there with that digest.
 
         Raises `ConflictError` `run_exists` when the id is taken by another digest.
+        """
+        ...
+
+    async def reserve_key(self, key_id: str, reservation: Reservation) -> Reservation:
+        """Tie an idempotency key to a run id before the submit; returns what it is tied to.
+
+        `key_id` stands for workflow name and key. Who finds another's reservation submits that run,
+        so a submitter that died between the two is helped.
         """
         ...
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from pyrula.workflows.stores.base import Hint, Registration
+from pyrula.workflows.stores.base import Hint, Registration, Reservation
 from pyrula.workflows.stores.errors import ConfigurationError, StoreEmptied, StoreUnavailable
 from pyrula.workflows.stores.memory.records import Shard
 from pyrula.workflows.stores.seams import Clock, Ids, Seams
@@ -55,6 +55,7 @@ class MemoryServer:
         self.store_id = (ids or seams.ids).token()
         self.registry: dict[str, Registration] = {}
         self.shards: dict[tuple[str, int], Shard] = {}
+        self.reservations: dict[str, Reservation] = {}
         self.contacts = 1
         self.up = True
         self._ears: list[Ear] = []
@@ -111,6 +112,12 @@ class MemoryServer:
                 shard_count=recorded, store_id=self.store_id, served=served
             )
             return self.registry[workflow]
+
+    def reserve_key(self, key_id: str, reservation: Reservation) -> Reservation:
+        """Tie the key, once; kept for as long as the process lives."""
+        with self._lock:
+            self.check_up()
+            return self.reservations.setdefault(key_id, reservation)
 
     def shards_of(self, workflow: str) -> list[int]:
         """The numbers of a name's shards that hold anything."""

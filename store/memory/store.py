@@ -97,6 +97,10 @@ class MemoryStore:
             created = runs.submit(shard, submission, now)
         return await _answer(created)
 
+    async def reserve_key(self, key_id: str, reservation: base.Reservation) -> base.Reservation:
+        """Tie an idempotency key to a run id, once."""
+        return await _answer(self.server.reserve_key(key_id, reservation))
+
     async def claim(self, request: base.ClaimRequest) -> base.ClaimReply:
         """Take runs in FIFO order."""
         with self.server.transition(request.workflow, request.shard) as (shard, now):

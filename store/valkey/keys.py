@@ -51,6 +51,7 @@ SCHEMA: tuple[KeySpec, ...] = (
     KeySpec(pattern="{names}", type="set", ttl=None, writer="register"),
     KeySpec(pattern="{<workflow>}:registry", type="hash", ttl=None, writer="register"),
     KeySpec(pattern="{id.<root>}", type="set", ttl=None, writer="submit, sweep"),
+    KeySpec(pattern="{key.<id>}", type="hash", ttl="always", writer="reserve_key"),
     KeySpec(pattern=_SHARD + "meta", type="hash", ttl=None, writer="register"),
     KeySpec(pattern=_SHARD + "queue", type="zset", ttl=None, writer="all that make claimable"),
     KeySpec(pattern=_SHARD + "seq", type="string", ttl=None, writer="all that make claimable"),
@@ -97,6 +98,10 @@ class Keys:
     def index(self, run_id: str) -> str:
         """The index line of a chain: the set of `<workflow>:<shard>` where it has runs."""
         return f"{self.namespace}:{{id.{chain_root(run_id)}}}"
+
+    def idempotency(self, key_id: str) -> str:
+        """What an idempotency key is tied to."""
+        return f"{self.namespace}:{{key.{key_id}}}"
 
     def channel(self, member: str) -> str:
         """Where a member's hints are published."""

@@ -11,7 +11,7 @@ Refuses clusters, for now.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pyrula.workflows.stores import base
@@ -31,6 +31,7 @@ from pyrula.workflows.stores.valkey.url import StoreUrl
 
 # What one script call may touch, so that none takes longer than 5 ms.
 MOST_CLAIMED = 256
+KEY_TTL_MS = 86_400_000  # an idempotency key's record outlives the run by far
 MOST_TAKEN = 200
 MOST_FIRED = 500
 
@@ -129,6 +130,17 @@ class ValkeyStore:
         )
         await main.answer(indexing, indexed)
         return bool(created)
+
+    async def reserve_key(self, key_id: str, reservation: base.Reservation) -> base.Reservation:
+        """Tie an idempotency key to a run id, once; see `Store.reserve_key`."""
+        reply = await self._session.main.run(
+            b"reserve_key",
+            (self._keys.idempotency(key_id),),
+            reservation.run_id,
+            reservation.digest,
+            max(KEY_TTL_MS, self.config.completed_ttl_ms),
+        )
+        return base.Reservation(*map(text, reply))
 
     async def claim(self, request: base.ClaimRequest) -> base.ClaimReply:
         """Take runs in FIFO order; at most 256 at a time."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyrula.workflows.client import WorkflowClient
-from pyrula.workflows.stores.base import Store
+from pyrula.workflows.stores.base import Reservation, Store
 from pyrula.workflows.stores.errors import ConflictError, InvalidInputError, PayloadError
 from tests.runner.conftest import StoreFactory
 
@@ -91,7 +91,6 @@ CYCLE.append(CYCLE)
         ({"delay": math.inf}, "invalid_delay"),
         ({"delay": timedelta(seconds=-1)}, "invalid_delay"),
         ({"delay": "soon"}, "invalid_delay"),
-        ({"run_id": "a", "idempotency_key": "k"}, "invalid_idempotency_key"),
     ],
     ids=lambda given: str(given)[:30] if isinstance(given, str) else "-".join(given),
 )
@@ -116,3 +115,29 @@ async def test_a_client_adopts_the_recorded_shard_count(make_store: StoreFactory
         assert shards == set(range(8))
         run = await client.submit("pay", run_id="far")
         assert (await WorkflowClient(store).handle("pay", run.run_id).info()).status == "queued"
+
+
+async def test_a_key_beside_an_id_keeps_the_id_it_was_first_given(make_store: StoreFactory) -> None:
+    async with make_store() as store:
+        client = await submitting(store)
+        first = await client.submit("pay", {"a": 1}, run_id="r1", idempotency_key="order-7")
+        again = await client.submit("pay", {"a": 1}, run_id="r2", idempotency_key="order-7")
+        assert first.run_id == again.run_id == "r1"
+        assert len(await store.list_runs("pay", status=None, owner=None, limit=9)) == 1
+        with pytest.raises(ConflictError) as refused:
+            await client.submit("pay", {"a": 2}, run_id="r1", idempotency_key="order-7")
+        assert refused.value.code == "idempotency_mismatch"
+
+
+async def test_who_finds_a_reservation_submits_the_run_of_a_submitter_that_died(
+    make_store: StoreFactory,
+) -> None:
+    async with make_store() as store:
+        client = await submitting(store)
+        probe = await client.submit("pay", {"a": 1}, run_id="probe", idempotency_key="k0")
+        digest = hashlib.sha256(b'pay\0{"a":1}').hexdigest()[:32]
+        key_id = hashlib.sha256(b"pay\0k1").hexdigest()[:32]
+        await store.reserve_key(key_id, Reservation("dead-1", digest))
+        run = await client.submit("pay", {"a": 1}, run_id="mine", idempotency_key="k1")
+        assert run.run_id == "dead-1"
+        assert {await run.status(), await probe.status()} == {"queued"}

@@ -27,7 +27,7 @@ _LOCALS = re.compile(r"^ *local ([\w, ]+) = (.+)$", re.MULTILINE)
 _KEYLESS = {"TIME", "PUBLISH"}
 # A key is declared, or a kind (and an id) behind a declared prefix, or a local made of one.
 _MADE = r"KEYS\[\d\]|(?:shard|KEYS\[\d\]) \.\. '[a-z]+:?'(?: \.\. [\w.\[\]]+)?"
-_KEY_LOCALS = {"run", "journal", "registry", "meta", "held", "tomb", "shard"}
+_KEY_LOCALS = {"run", "journal", "registry", "meta", "held", "tomb", "reservation", "shard"}
 _KEY = re.compile(rf"(?:{'|'.join(sorted(_KEY_LOCALS - {'shard'}))}|{_MADE})[,)]")
 
 

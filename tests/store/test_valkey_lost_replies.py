@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from pyrula.workflows.stores.base import ClaimRequest, Lock, RunRef, Submission
+from pyrula.workflows.stores.base import ClaimRequest, Lock, Reservation, RunRef, Submission
 from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.stores.valkey.functions import script_build, upgrade_scripts
@@ -87,6 +87,12 @@ async def register_another_name(store: ValkeyStore) -> Any:
 @scene("submit_run")
 async def submit_and_submit_again(store: ValkeyStore) -> Any:
     return [await submit(store), await submit(store)]
+
+
+@scene("reserve_key")
+async def tie_a_key_twice(store: ValkeyStore) -> Any:
+    first = await store.reserve_key("k", Reservation("a", "d"))
+    return first, await store.reserve_key("k", Reservation("b", "e"))
 
 
 @scene("claim_runs")
