@@ -33,7 +33,7 @@ from pyrula.supervisor.exits import ExitCode, SupervisorError
 
 log = structlog.get_logger()
 START_BUDGET_S = 30.0
-STOP_BUDGET_S = 5.0
+STOP_BUDGET_S = 10.0
 MAX_PATH = 107
 FIRST_DELAY_S, LAST_DELAY_S, STEADY_AFTER_S = 0.1, 5.0, 10.0
 
@@ -133,7 +133,8 @@ class EmbeddedServer:
     def stop(self, wait: Wait = uninterrupted) -> None:
         """Let go; the last supervisor of the folder stops the server, its file stays.
 
-        A signal while it stops kills it: what it acknowledged is with the kernel.
+        A signal that comes meanwhile ends the waiting: the server then ends by itself. It is killed
+        only if it hangs, since what it acknowledged last may not be with the kernel yet.
         """
         if self._lock is None:
             return
@@ -186,7 +187,13 @@ class EmbeddedServer:
 
     def _answered(self, wait: Wait) -> bool:
         deadline = time.monotonic() + START_BUDGET_S
-        while not self._is_over() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if self._is_over():
+                if not self.adopted:
+                    break
+                # The one found was about to end: its supervisor has just stopped it.
+                self._forget_process()
+                self._find_or_spawn(time.monotonic())
             answer = _ping(_socket(self._folder))
             if answer.startswith(b"+PONG"):
                 log.info("embedded_server", url=self.url, pid=self._pid, adopted=self.adopted)
@@ -250,12 +257,14 @@ class EmbeddedServer:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
         deadline = time.monotonic() + STOP_BUDGET_S
-        while not self._is_over() and time.monotonic() < deadline:
+        while not self._is_over():
             if wait(0.02):
-                break
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        select.select([self.pidfd], [], [], 1.0)
+                log.info("embedded_server_stopping", pid=self._pid)
+                return
+            if time.monotonic() > deadline:
+                log.error("embedded_server_hangs", pid=self._pid)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._forget_process()
         (self._folder / "server.json").unlink(missing_ok=True)
         log.info("embedded_server_stopped")

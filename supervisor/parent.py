@@ -8,6 +8,7 @@ fork is always safe.
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import signal
 import time
@@ -51,7 +52,7 @@ class Parent:
         self._signals = signals
         self._control = control
         self._embedded = embedded
-        self._crash_loop_exit_s = crash_loop_exit_s
+        self._crash_loop_exit_s = math.inf if crash_loop_exit_s is None else crash_loop_exit_s
         self._started_at = time.time()
         self._boot_deadline = time.monotonic() + options.boot_budget + BOOT_MARGIN_S + 1.0
         self._pool = Pool(options, self._let_go)
@@ -207,7 +208,7 @@ class Parent:
             self._exit = _told(pool.boot_failure)
         elif not pool.ever_ready and now > self._boot_deadline:
             self._exit = _told(pool.boot_failure or _late(self._options.boot_budget))
-        elif pool.in_crash_loop_for(now) > (self._crash_loop_exit_s or float("inf")):
+        elif pool.in_crash_loop_for(now) > self._crash_loop_exit_s:
             logs.say("expected workers to stay up, found them dying all the time [crash_loop]")
             self._exit = ExitCode.CRASH_LOOP
 

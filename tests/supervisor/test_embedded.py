@@ -172,13 +172,25 @@ def test_one_that_dies_is_started_again_on_the_same_file(home: Path) -> None:
     server.stop()
 
 
-def test_a_server_that_hangs_does_not_hang_the_end(home: Path) -> None:
-    server = EmbeddedServer(home)
-    server.start()
-    pid = recorded(home)
-    os.kill(pid, signal.SIGSTOP)
-    server.stop(lambda _: signal.SIGTERM)
-    assert not is_alive(pid)
+def test_a_server_that_hangs_is_not_waited_for_after_a_second_signal(home: Path) -> None:
+    """Nor killed: what it acknowledged last may not be in its file yet."""
+    served = ("--workflow", "fake", "--entry", "tests.supervisor.children:plain", "--procs", "1")
+    with Supervisor(home.parent, *served) as first:
+        first.wait_ready(1)
+        pid = recorded(home)
+        os.kill(pid, signal.SIGSTOP)
+        first.signal(signal.SIGTERM)
+        until(lambda: first.events("worker_exited"))
+        first.signal(signal.SIGTERM)
+        assert first.exit_code(2) == 143
+        assert not first.events("embedded_server_stopped")
+        # The kernel continues what is stopped in an orphaned group: it now ends as it was told.
+        with Supervisor(home.parent, *served) as second:
+            second.wait_ready(1)
+            until(lambda: not is_alive(pid))
+            until(lambda: running_url(home), 10)
+            assert recorded(home) != pid
+            assert second.drained() == 0
 
 
 def test_a_folder_that_can_not_be_written_is_refused_with_a_sentence(folder: Path) -> None:
