@@ -33,7 +33,11 @@ class _Armed:
     def __init__(self, text: str) -> None:
         name, _, rest = text.partition(":")
         action, _, nth = rest.partition(":")
-        if name not in POINTS or action not in {"kill", "raise", "stop"}:
+        if (
+            name not in POINTS
+            or action not in {"kill", "raise", "stop"}
+            or not (nth or "1").isdecimal()
+        ):
             raise ConfigurationError(
                 "expected PYRULA_CRASH_POINT=<name>:<kill|raise|stop>[:<nth>] with a name of "
                 f"{', '.join(POINTS)}, found {text!r}",

@@ -26,10 +26,15 @@ class Records:
     ) -> None:
         self._unwind = unwind
         self._calls = dict(calls)
+        # How far each leg got: leg -> highest index.
         self._last: dict[str, int] = {}
+        flat = [int(path) for path in calls if "." not in path]
+        if flat:
+            self._last[""] = max(flat)
         for path in calls:
-            for leg, index in _places(path):
-                self._last[leg] = max(index, self._last.get(leg, -1))
+            if "." in path:
+                for leg, index in _places(path):
+                    self._last[leg] = max(index, self._last.get(leg, -1))
 
     def __len__(self) -> int:
         return len(self._calls)

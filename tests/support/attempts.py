@@ -26,7 +26,7 @@ from pyrula.workflows.stores.events import (
 Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
-class _Posted:
+class Posted:
     arrived = True
 
     def __init__(self, reply: AppendReply) -> None:
@@ -65,9 +65,9 @@ class Run:
 
     # The journal
 
-    def post(self, first_seq: int, events: Sequence[bytes]) -> _Posted:
+    def post(self, first_seq: int, events: Sequence[bytes]) -> Posted:
         self.asked.append("post")
-        return _Posted(self._write(first_seq, events))
+        return Posted(self._write(first_seq, events))
 
     def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
         """As on a connection: written in the order of the calls, answered later."""
