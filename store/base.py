@@ -396,6 +396,10 @@ class Store(Protocol):
         """Make up to `limit` due runs claimable."""
         ...
 
+    async def pass_hint(self, workflow: str, shard: int) -> None:
+        """Wake the next hungry member, if there is work: the one that was told has no room."""
+        ...
+
     async def scan_orphans(
         self, workflow: str, shard: int, *, lock_ttl_ms: int, limit: int = 100
     ) -> Scanned:

@@ -193,6 +193,12 @@ class MemoryStore:
             fired = recovering.fire_timers(state, limit=limit, now=now)
         return await _answer(fired)
 
+    async def pass_hint(self, workflow: str, shard: int) -> None:
+        """Wake the next hungry member, if there is work."""
+        with self.server.transition(workflow, shard) as (state, now):
+            state.wake(min(1, len(state.queue)), now)
+        await _answer(None)
+
     async def scan_orphans(
         self, workflow: str, shard: int, *, lock_ttl_ms: int, limit: int = 100
     ) -> base.Scanned:

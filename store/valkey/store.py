@@ -232,6 +232,10 @@ class ValkeyStore:
         )
         return base.Fired(count=count, next_due_ms=None if next_due < 0 else next_due, now_ms=now)
 
+    async def pass_hint(self, workflow: str, shard: int) -> None:
+        """Wake the next hungry member; see `Store.pass_hint`."""
+        await self._of_shard(b"pass_hint", workflow, shard)
+
     async def scan_orphans(
         self, workflow: str, shard: int, *, lock_ttl_ms: int, limit: int = 100
     ) -> base.Scanned:

@@ -208,3 +208,18 @@ async def test_claims_that_race_hand_out_each_run_once(stage: Stage) -> None:
     assert sorted(lock.ref.run_id for lock in taken) == sorted(ids)
     assert len({lock.token for lock in taken}) > 1
     assert await stage.claimable() == []
+
+
+async def test_a_hint_is_passed_on_to_the_next_hungry_member_while_there_is_work(
+    stage: Stage,
+) -> None:
+    first, second = await stage.hear("member-1"), await stage.hear("member-2")
+    await stage.claim(member="member-1", hungry_ms=LONG_MS)
+    await stage.elapse(5)
+    await stage.claim(member="member-2", hungry_ms=LONG_MS)
+    await stage.store.pass_hint(WORKFLOW, 0)
+    await stage.submit("a")
+    assert (await first.next()).kind == "work"
+    assert second.silent
+    await stage.store.pass_hint(WORKFLOW, 0)
+    assert (await second.next()).kind == "work"

@@ -95,6 +95,13 @@ async def tie_a_key_twice(store: ValkeyStore) -> Any:
     return first, await store.reserve_key("k", Reservation("b", "e"))
 
 
+@scene("pass_hint")
+async def pass_a_hint_on(store: ValkeyStore) -> Any:
+    await submit(store)
+    await store.pass_hint("orders", 0)
+    return await store.info(REF)
+
+
 @scene("claim_runs")
 async def claim_one(store: ValkeyStore) -> Any:
     await submit(store)
