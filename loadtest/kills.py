@@ -92,7 +92,7 @@ async def measure(n: int, procs: int, seed: int, kept: Path) -> tuple[Figures, l
         again = ledger.repeated(evidence.ledger)
         figures = _figures(seed, len(kills), load, stuck, seen, again, found)
         if not figures.hold:
-            report.keep(evidence, found, pool.log, kept)
+            report.keep(evidence, found, [pool.log, pool.ledger], kept)
     return figures, found
 
 

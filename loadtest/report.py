@@ -35,15 +35,16 @@ def holds(counted: dict[str, int]) -> bool:
     return not any(count for name, count in counted.items() if name not in MEASURED_ONLY)
 
 
-def keep(evidence: Evidence, found: Sequence[Violation], log: Path, folder: Path) -> None:
-    """Leave what is needed to understand a failure in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(log, folder / "pool.log")
+def keep(evidence: Evidence, found: Sequence[Violation], files: Sequence[Path], to: Path) -> None:
+    """Leave what is needed to understand a failure in the folder `to`."""
+    to.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        shutil.copy(file, to)
     lines = [f"{violation.rule} {violation.run}: {violation.what}" for violation in found]
-    (folder / "violations").write_text("\n".join(lines) + "\n")
+    (to / "violations").write_text("\n".join(lines) + "\n")
     for run in {violation.run for violation in found}:
         journal = evidence.journals.get(run)
         seen = [entry for entry in evidence.ledger if entry.run == run]
         text = [event.decode() for event in journal.events] if journal else ["no journal"]
         text += [f"{one.at:.6f} {one.pid} {one.kind} {one.step} {one.execution}" for one in seen]
-        (folder / f"run-{run}").write_text("\n".join(text) + "\n")
+        (to / f"run-{run}").write_text("\n".join(text) + "\n")

@@ -98,7 +98,7 @@ async def soak(
             violations=report.counts(found),
         )
         if not outcome.hold:
-            report.keep(evidence, found, pool.log, kept)
+            report.keep(evidence, found, [pool.log, pool.ledger], kept)
     return outcome, found
 
 
