@@ -27,10 +27,11 @@ Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Posted:
-    arrived = True
+    """A post; one that has not arrived never will."""
 
-    def __init__(self, reply: AppendReply) -> None:
+    def __init__(self, reply: AppendReply, *, arrived: bool = True) -> None:
         self._reply = reply
+        self.arrived = arrived
 
     def __await__(self) -> Generator[Any, None, AppendReply]:
         yield from ()
@@ -67,7 +68,10 @@ class Run:
 
     def post(self, first_seq: int, events: Sequence[bytes]) -> Posted:
         self.asked.append("post")
-        return Posted(self._write(first_seq, events))
+        try:
+            return Posted(self._write(first_seq, events))
+        except StoreError:
+            return Posted(AppendReply(0, self.flags), arrived=False)
 
     def append(self, first_seq: int, events: Sequence[bytes]) -> Awaitable[AppendReply]:
         """As on a connection: written in the order of the calls, answered later."""
@@ -119,10 +123,15 @@ class Run:
             "run-1",
             list(self.events),
             self,
-            Env(now_ms=self.tick, call_sync=in_a_thread, limits=self.limits),
+            Env(now_ms=self.tick, call_sync=in_a_thread, limits=self.limits, sleeper=self),
             flags=self.flags,
         )
         return await self.activation.run()
+
+    async def sleep(self, seconds: float) -> None:
+        """A `Sleeper` that moves store time instead."""
+        self.now_ms += round(seconds * 1_000)
+        await asyncio.sleep(0)
 
     def tick(self) -> int:
         """Store time, which goes on by one millisecond each time that somebody looks."""
