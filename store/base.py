@@ -276,6 +276,11 @@ class Store(Protocol):
         ...
 
     @property
+    def maxlen(self) -> int:
+        """How many events a journal keeps; the oldest beyond are trimmed."""
+        ...
+
+    @property
     def contacts(self) -> int:
         """How often contact with the server was made; grows at each reconnect."""
         ...

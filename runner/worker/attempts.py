@@ -16,7 +16,7 @@ import structlog
 
 from pyrula.workflows.engine.activation import Activation, Outcome
 from pyrula.workflows.engine.crashpoints import crash_point
-from pyrula.workflows.engine.env import Env, Limits
+from pyrula.workflows.engine.env import Env, Limits, event_cap
 from pyrula.workflows.stores.base import (
     AppendReply,
     Claimed,
@@ -145,7 +145,7 @@ class Attempts:
         self._publisher = publisher or NoPublisher()
         self._limits = Limits(
             payload_bytes=core.options.payload_limit_bytes,
-            max_events=core.options.max_event_count_per_run,
+            max_events=event_cap(core.options.max_event_count_per_run, core.store.maxlen),
             step_boundary_durability=core.options.step_boundary_durability,
             event_buffer_size=core.options.event_buffer_size,
         )

@@ -55,6 +55,11 @@ class MemoryStore:
         return self._shard_count
 
     @property
+    def maxlen(self) -> int:
+        """How many events a journal keeps; the oldest beyond are trimmed."""
+        return self._maxlen
+
+    @property
     def contacts(self) -> int:
         """How often contact was made."""
         return self.server.contacts

@@ -65,6 +65,11 @@ class ValkeyStore:
         return self.config.shard_count
 
     @property
+    def maxlen(self) -> int:
+        """How many events a journal keeps; the oldest beyond are trimmed."""
+        return self._maxlen
+
+    @property
     def contacts(self) -> int:
         """How often contact with the server was made; grows at each reconnect."""
         return self._session.contacts

@@ -11,20 +11,24 @@ import pytest
 from pyrula.workflows.engine.activation import Outcome
 from pyrula.workflows.engine.context import Context
 from pyrula.workflows.engine.env import Limits, event_cap
+from pyrula.workflows.engine.registry import workflow
 from pyrula.workflows.engine.retry import Retry
 from pyrula.workflows.engine.unwinding import LockLost, StoreLost, Suspended
 from pyrula.workflows.stores.base import Flag
 from pyrula.workflows.stores.errors import (
     JournalRolledBack,
     PyrulaError,
+    RunFailedError,
     StoreEmptied,
     StoreError,
     StoreUnavailable,
     TokenRefused,
 )
-from pyrula.workflows.stores.events import StepDone, unpack
+from pyrula.workflows.stores.events import RunInit, StepDone, unpack
+from pyrula.workflows.stores.memory.store import MemoryStore
 from tests.support.attempts import Run, failed
 from tests.support.until import eventually
+from tests.support.workers import SHARDS, serving
 
 
 async def echo(value: Any = None) -> Any:
@@ -447,3 +451,20 @@ async def test_a_run_ends_at_its_event_cap_with_its_history_whole(most: int, ste
 )
 def test_the_cap_stays_under_what_the_store_keeps(wanted: int, maxlen: int, cap: int) -> None:
     assert event_cap(wanted, maxlen) == cap
+
+
+async def test_a_run_ends_at_its_cap_before_the_store_trims_it() -> None:
+    @workflow(name="endless")
+    async def endless(ctx: Context) -> None:
+        while True:
+            await ctx.step("s", echo)
+
+    async with serving(MemoryStore(SHARDS, maxlen=40), endless) as worker:
+        handle = await worker.client.submit("endless", {})
+        with pytest.raises(RunFailedError) as caught:
+            await handle.result(timeout=10)
+        assert caught.value.code == "stream_too_large"
+        events = await handle.events()
+        assert isinstance(events[0], RunInit)
+        assert len(events) == event_cap(50_000, 40) == 36
+        await worker.client.close()
