@@ -55,18 +55,23 @@ class ClaimLoop(Loop):
         self._hinted = dict.fromkeys(self._own.all())
         self._counters: dict[int, int] = {}
         self._unanswered: dict[int, ClaimRequest] = {}
+        self._answered = asyncio.Event()
+        self._answered.set()
+        self._told: set[int] = set()
         self._next_poll = 0.0
         core.slots.on_free(self._slot_freed)
 
     def hint(self, shard: int) -> None:
         """The shard has something claimable."""
+        self._told.add(shard)
         self._hinted.setdefault(shard)
         self.wake()
 
     def hint_all(self) -> None:
         """Hints may have been missed: ask every own shard again."""
         for shard in self._own.all():
-            self.hint(shard)
+            self._hinted.setdefault(shard)
+        self.wake()
 
     def pause(self) -> float:
         """Until the next poll; at once while hinted shards and free slots remain."""
@@ -76,6 +81,9 @@ class ClaimLoop(Loop):
 
     async def tick(self) -> None:
         """Ask the hinted shards and, when it is time, those whose turn it is."""
+        told, self._told = self._told, set()
+        if told and (self.core.draining or not self.core.slots.free):
+            await self._pass_on(told)
         if self.core.draining:
             await self.wait(self.core.options.claim_poll_interval)
             return
@@ -85,6 +93,13 @@ class ClaimLoop(Loop):
             for shard in self._own.turn():
                 self._hinted.setdefault(shard)
         requests = [*self._unanswered.values(), *self._new_requests()]
+        self._answered.clear()
+        try:
+            await self._ask_all(requests)
+        finally:
+            self._answered.set()
+
+    async def _ask_all(self, requests: list[ClaimRequest]) -> None:
         if len(requests) == 1:  # the usual case under load: spare the task
             await self._ask(requests[0])
             return
@@ -92,6 +107,14 @@ class ClaimLoop(Loop):
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def quiet(self) -> None:
+        """Return when no claim is on its way, so that none brings a run after the drain."""
+        await self._answered.wait()
+
+    async def _pass_on(self, shards: set[int]) -> None:
+        """Tell a member that may have room: a hint came to this one alone, and it has none."""
+        await asyncio.gather(*(self.core.store.pass_hint(self._workflow, s) for s in shards))
 
     def _slot_freed(self) -> None:
         if self._hinted:

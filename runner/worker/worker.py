@@ -175,7 +175,7 @@ class WorkflowWorker:
         options = self._core.options
         self._core.draining = True
         log.info("worker_draining", runs=len(attempts.live))
-        await _within(options.shutdown_grace, attempts.finished())
+        await _within(options.shutdown_grace, self._finished(attempts))
         attempts.stand_down_all()
         await _within(options.cancel_timeout, attempts.finished())
         attempts.abandon_all()
@@ -183,6 +183,12 @@ class WorkflowWorker:
             log.warning("worker_thread_calls_still_running", calls=pool.busy)
         await _within(options.cancel_timeout, attempts.giving_back.settled())
         log.info("worker_stopped")
+
+    async def _finished(self, attempts: Attempts) -> None:
+        # First the claims that are on their way: they may still bring runs.
+        for claim in self._claims.values():
+            await claim.quiet()
+        await attempts.finished()
 
 
 async def _wait(event: asyncio.Event) -> None:

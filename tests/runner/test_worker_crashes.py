@@ -194,7 +194,7 @@ async def test_a_body_that_swallows_every_cancel_does_not_keep_the_process_from_
 
 
 def test_an_idle_worker_hardly_uses_the_processor(start: StartWorker) -> None:
-    worker = start(orphan_scan_interval="60", timer_poll_interval_s="5", lock_ttl="30")
+    worker = start(shards=64, orphan_scan_interval="60", timer_poll_interval_s="5", lock_ttl="30")
     begun, beats = worker.cpu_s(), 0
 
     def a_second_passed() -> bool:

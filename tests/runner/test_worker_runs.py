@@ -183,6 +183,27 @@ async def test_never_more_runs_than_slots_and_no_wait_for_a_freed_one(kept: Stor
     assert most == 3
 
 
+async def test_a_hint_that_meets_a_full_worker_is_passed_to_one_with_room(kept: Store) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @workflow(name="filling")
+    async def filling(ctx: Context, wait: bool) -> None:
+        if wait:
+            begun.set()
+            await go_on.wait()
+
+    options = {"max_concurrent_runs": 1, **SLOW}
+    async with opened(kept) as client, serving(kept, filling, **options):
+        await client.submit("filling", {"wait": True})
+        await begun.wait()
+        # Both workers are asked in turn: whoever is full must not keep what it is told.
+        async with serving(kept, filling, **options):
+            for _ in range(4):
+                handle = await client.submit("filling", {"wait": False})
+                await handle.result(timeout=5)
+        go_on.set()
+
+
 async def test_a_backlog_of_one_workflow_does_not_starve_another() -> None:
     store, order = MemoryStore(SHARDS), list[str]()
 

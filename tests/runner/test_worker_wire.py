@@ -15,7 +15,7 @@ from pyrula.workflows.engine.context import Context
 from pyrula.workflows.engine.registry import workflow
 from pyrula.workflows.stores.events import StepDone
 from pyrula.workflows.stores.valkey.store import ValkeyStore
-from tests.support.proxy import Exchange, Fault, FaultProxy
+from tests.support.proxy import Exchange, Fault, FaultProxy, When
 from tests.support.until import eventually
 from tests.support.valkey import ValkeyServer
 from tests.support.workers import SHARDS, serving
@@ -95,5 +95,8 @@ async def test_replies_lost_under_load_show_in_no_run(
             await eventually(lambda: worker.core.slots.free == worker.core.slots.total)
 
 
-def _is(kind: str) -> Any:
-    return lambda exchange: operation(exchange) == kind
+def _is(kind: str) -> When:
+    def matches(exchange: Exchange) -> bool:
+        return operation(exchange) == kind
+
+    return matches

@@ -20,7 +20,14 @@ class WorkerProcess:
     """One worker, started and ready; `options` are those of `WorkerOptions`."""
 
     def __init__(
-        self, folder: Path, url: str, namespace: str, *, crash: str = "", **options: str
+        self,
+        folder: Path,
+        url: str,
+        namespace: str,
+        *,
+        crash: str = "",
+        shards: int = 4,
+        **options: str,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self._log = folder / "worker.log"
@@ -28,7 +35,7 @@ class WorkerProcess:
         variables |= {
             "PYRULA_STORE_URL": url,
             "PYRULA_VALKEY_NAMESPACE": namespace,
-            "PYRULA_SHARD_COUNT": "4",
+            "PYRULA_SHARD_COUNT": str(shards),
         }
         if crash:
             variables["PYRULA_CRASH_POINT"] = crash
