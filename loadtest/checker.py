@@ -56,8 +56,22 @@ class Evidence:
     resumed: Sequence[tuple[int, float]] = ()
 
     def excuses(self, late: Entry) -> bool:
-        """Whether the process had just woken up, and couldn't know yet that the run was gone."""
-        return any(pid == late.pid and 0 <= late.at - at < WAKING_S for pid, at in self.resumed)
+        """Whether the process had just woken up, and couldn't know yet that the run was gone.
+
+        It could have the reply to an earlier step at hand. But the outcome of a step that ended
+        after it woke up was refused, so nothing may follow from one.
+        """
+        ends = [
+            entry.at
+            for entry in self.ledger
+            if (entry.run, entry.pid, entry.kind) == (late.run, late.pid, "end")
+        ]
+        return any(
+            pid == late.pid
+            and 0 <= late.at - at < WAKING_S
+            and not any(at <= end <= late.at for end in ends)
+            for pid, at in self.resumed
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

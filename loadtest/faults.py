@@ -1,8 +1,7 @@
 """Faults: which there are, how a seed makes a plan of them, and how each is done.
 
 Owns the plan (the same seed gives the same plan) and what is held by SIGSTOP at a moment. Refuses
-to wait for the system to be well before the next fault, except where a fault needs a fresh start:
-a supervisor or server is only replaced once nothing is held.
+to wait for the system to be well before the next fault; only a new supervisor gets ready first.
 
 A supervisor that sees more than 2N workers die in a minute takes it for a crash loop and waits, as
 it should. So in a plan its own end follows at the latest then.
@@ -43,7 +42,8 @@ WEIGHTS: dict[Kind, int] = {
     "server killed": 6,
     "scripts flushed": 12,
 }
-REPLACE: frozenset[Kind] = frozenset({"supervisor killed", "server killed"})
+SHORT_S, LONG_S = (0.1, 3.0), (3.0, 6.0)  # long enough to lose the runs and come back
+LONG_SHARE = 0.3
 SKIPPED = "skipped, no worker ready"
 STEP_S = 0.02
 
@@ -70,7 +70,7 @@ def plan(seed: int, procs: int) -> Iterator[Fault]:
         yield Fault(
             kind=kind,
             after_s=rng.uniform(0.05, 1.0),
-            for_s=rng.uniform(0.1, 3.0),
+            for_s=rng.uniform(*(LONG_S if rng.random() < LONG_SHARE else SHORT_S)),
             pick=rng.random(),
         )
 
@@ -99,8 +99,6 @@ class Injector:
 
     def apply(self, fault: Fault) -> None:
         """Do it now; a fault on a worker is skipped while none is ready."""
-        if fault.kind in REPLACE:
-            self._let_go(all_of_them=True)
         if fault.kind.startswith("worker"):
             done = self._to_a_worker(fault)
         else:
@@ -133,6 +131,7 @@ class Injector:
                 self.pool.signal(signal.SIGHUP)
             case "supervisor killed":
                 self.pool.kill()
+                self.server.resume()
                 self.pool.start()
             case "server stopped":
                 self.server.pause()

@@ -118,6 +118,14 @@ def test_a_process_that_has_just_woken_up_is_excused_for_a_moment() -> None:
     assert rules(replace(late, resumed=[(1, 3.9)])) == ["V3"]
 
 
+def test_a_process_that_woke_up_may_not_go_on_after_a_step_that_ended_since() -> None:
+    journal = [INIT, pending("a"), LOST, *GOOD[2:]]
+    ended = Entry(run="r", step="before", kind="end", pid=2, at=3.95, execution="2:0.5")
+    for at, expected in ((3.95, "V3"), (3.8, LATE)):
+        ledger = (*RAN, replace(ended, at=at), start("a", 2, 4.0))
+        assert rules(replace(evidence(journal, *ledger), resumed=[(2, 3.9)])) == [expected]
+
+
 def test_a_gap_in_a_journal_is_caught() -> None:
     packed = [pack(event) for event in GOOD]
     for journal in (
