@@ -19,9 +19,7 @@ from pyrula.workflows.stores.base import Flag, ParkReply, Posted, Status
 from pyrula.workflows.stores.errors import (
     JournalRolledBack,
     PyrulaError,
-    StoreEmptied,
     StoreError,
-    StoreUnavailable,
     TokenRefused,
 )
 from pyrula.workflows.stores.events import Event, pack
@@ -65,7 +63,8 @@ class JournalWriter:
 
     def note(self, event: Event) -> None:
         """Give the event to the kernel, not waiting for the answer; buffered in write-behind."""
-        raw, seq = pack(event), self._next()
+        # What is noted has an outcome to come: a step whose end has no room doesn't begin.
+        raw, seq = pack(event), self._next(room=2)
         try:
             posted = self._journal.post(seq, (raw,)) if self._durable else None
         except StoreError as error:
@@ -135,18 +134,20 @@ class JournalWriter:
         if reply.flags:
             self.flags |= reply.flags
 
-    def _next(self) -> int:
-        """The sequence of the next event. Raises `Doomed` at the cap."""
+    def _next(self, room: int = 1) -> int:
+        """The sequence of the next event. Raises `Doomed` when fewer than `room` more fit."""
         seq = self._acked + len(self._tail) + 1
-        if seq > self._most:
+        if seq + room - 1 > self._most:
             raise self._unwound(_too_large(self._most + 2))
         return seq
 
     def _unwound(self, error: PyrulaError) -> Unwinding:
-        reason: Unwinding = Doomed(error)
-        if isinstance(error, TokenRefused | JournalRolledBack):
+        reason: Unwinding
+        if isinstance(error, StreamTooLargeError):
+            reason = Doomed(error)
+        elif isinstance(error, TokenRefused | JournalRolledBack):
             reason = LockLost(error.message)
-        elif isinstance(error, StoreUnavailable | StoreEmptied):
+        else:  # away, emptied, or no longer letting us in: nothing that the run did wrong
             reason = StoreLost(error.message)
         self._unwind(reason)
         return reason
