@@ -34,6 +34,7 @@ from pyrula.supervisor.link import (
 from pyrula.supervisor.page import Occupant, Phase, code_of
 
 PATIENCE_MS = 30_000
+SLOW_BOOT_S = 0.3
 
 
 class Fake:
@@ -126,7 +127,7 @@ def only_slot_2_acknowledges(setup: ChildSetup) -> int:
 
 def slow(setup: ChildSetup) -> int:
     """Takes a while to get ready, with the default action of TERM, as while importing."""
-    time.sleep(0.3)
+    select.select([], [], [], SLOW_BOOT_S)
     return plain(setup)
 
 

@@ -30,14 +30,19 @@ def test_a_first_signal_drains_and_ends_with_0(folder: Path, number: signal.Sign
         assert supervisor.events("supervisor_stopped")[0]["exit"] == 0
 
 
-def test_a_term_at_any_point_of_the_boot_is_never_lost(folder: Path) -> None:
-    for point in range(POINTS):
+@pytest.mark.parametrize("quarter", range(4))
+def test_a_term_at_any_point_of_the_boot_is_never_lost(folder: Path, quarter: int) -> None:
+    for point in range(quarter, POINTS, 4):
         with Supervisor(folder, "--procs", "2", entry="slow") as supervisor:
             until(partial(is_titled, supervisor), 10)
-            time.sleep(BOOT_S * point / POINTS)
+            until(partial(is_past, time.monotonic() + BOOT_S * point / POINTS))
             pids = supervisor.pids()
             assert supervisor.drained(3) == 0, f"point {point}:\n{supervisor.log}"
             assert all_gone(pids)
+
+
+def is_past(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 def is_titled(supervisor: Supervisor) -> bool:
