@@ -46,7 +46,8 @@ async def test_a_run_whose_lock_was_taken_unwinds_and_writes_nothing_more() -> N
         return "wrong"
 
     store = MemoryStore(SHARDS)
-    async with serving(store, taken, **OPTIONS) as worker:
+    # A claim would find the member buried and stop the worker: the renewal must be what finds out.
+    async with serving(store, taken, **OPTIONS, claim_poll_interval=60.0) as worker:
         handle = await worker.client.submit("taken", {})
         await begun.wait()
         await take_over(store, handle)
