@@ -210,9 +210,12 @@ def test_a_server_that_does_not_come_up_is_said_with_its_log(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyrula.supervisor.embedded.server_binary", lambda: Path("/bin/false"))
+    server = EmbeddedServer(home)
     with pytest.raises(SupervisorError, match=r"valkey\.log") as refused:
-        EmbeddedServer(home).start()
+        server.start()
     assert refused.value.code == "embedded_failed"
+    server.stop()
+    assert not (home / "server.json").exists(), "nothing half done"
 
 
 def test_without_any_binary_the_sentence_says_what_to_install(
