@@ -27,6 +27,7 @@ from pyrula.workflows.engine.unwinding import (
     StoreLost,
     Suspended,
     Unwinding,
+    is_failure,
 )
 from pyrula.workflows.engine.writer import JournalWriter, StreamTooLargeError
 from pyrula.workflows.stores.base import Flag
@@ -146,7 +147,9 @@ class Activation:
         result: bytes | BaseException
         try:
             result = await self._result()
-        except (Exception, SystemExit, Unwinding, asyncio.CancelledError) as error:  # noqa: BLE001
+        except GeneratorExit:
+            raise  # this coroutine is closed: nothing may be awaited any more
+        except BaseException as error:  # noqa: BLE001
             result = error  # any failure of the body ends its run, and only its run
         self._judge(result)
         try:
@@ -191,8 +194,10 @@ class Activation:
         try:
             async with bound:
                 value = await self._definition.fn(context, **params)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  judged below
-            failure = error
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            failure = error  # judged below
         if bound.expired():
             raise RunTimeout(
                 f"expected an attempt of workflow {self._definition.name!r} to take at most "

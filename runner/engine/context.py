@@ -23,7 +23,7 @@ from pyrula.workflows.engine.registry import duration, name_of, seconds, step_op
 from pyrula.workflows.engine.replay import CallRecord, ReplayState
 from pyrula.workflows.engine.retry import NO_RETRY, Retry
 from pyrula.workflows.engine.steps import StepCall, Steps, inputs_of, replayed
-from pyrula.workflows.engine.unwinding import Doomed, StoreLost, Suspended, Unwinding
+from pyrula.workflows.engine.unwinding import Doomed, StoreLost, Suspended, Unwinding, is_failure
 from pyrula.workflows.engine.writer import JournalWriter
 from pyrula.workflows.stores.base import Flag
 from pyrula.workflows.stores.errors import (
@@ -313,8 +313,10 @@ class Context:
             try:
                 value = await self._steps.call(call)
                 result, at_ms = await self._steps.complete(call, value)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raised
-                failure = error
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                failure = error  # whatever the user's code raised
             else:
                 return self._seen(leg, at_ms, result)
             finally:
@@ -390,7 +392,7 @@ def _close(legs: Sequence[Any]) -> None:
 async def _awaited(leg: Awaitable[Any]) -> Any:
     try:
         return await leg
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         # Out of a task of its own it would stop the event loop, and every other run with it.
         raise RuntimeError(f"a gather leg tried to exit the process ({error})") from error
 

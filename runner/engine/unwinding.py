@@ -6,11 +6,21 @@ Owns the reasons. They derive from `BaseException`, because user code must not s
 
 from __future__ import annotations
 
+import asyncio
+
 from pyrula.workflows.stores.errors import PyrulaError
 
 
 class Unwinding(BaseException):
     """Root of the reasons; whatever the body does about it, the attempt ends by it."""
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether user code failed with it, rather than being unwound.
+
+    Also what derives from `BaseException` alone (a panic of an extension written in Rust).
+    """
+    return not isinstance(error, Unwinding | asyncio.CancelledError | GeneratorExit)
 
 
 class Suspended(Unwinding):

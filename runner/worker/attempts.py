@@ -224,7 +224,7 @@ class Attempts:
             return Outcome(kind="lost")
         except (StoreUnavailable, StoreEmptied):
             return attempt.given_up("store_lost")
-        except Exception:
+        except BaseException:
             # A fault of ours or of the store: it must not end the worker, nor hold the run.
             log.exception("attempt_failed", run_id=attempt.claimed.lock.ref.run_id)
             return attempt.given_up("stood_down")

@@ -195,10 +195,16 @@ class Mute(Exception):
         raise RuntimeError("I won't say")
 
 
+class Panic(BaseException):
+    """What an extension written in Rust raises when it panics."""
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (Mute(), "Mute"),
+        (Panic("rust"), "Panic"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
         (ValueError("\ud800"), "ValueError"),
         (SystemExit(3), "SystemExit"),
         (asyncio.CancelledError(), "RuntimeError"),

@@ -377,10 +377,16 @@ class Odd(PyrulaError):
         super().__init__("odd", detail={"not": object()})
 
 
+class Panic(BaseException):
+    """What an extension written in Rust raises when it panics."""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
         (ValueError("wrong"), "workflow_failed", "ValueError"),
+        (Panic("rust"), "workflow_failed", "Panic"),
+        (KeyboardInterrupt(), "workflow_failed", "KeyboardInterrupt"),
         (TimeoutError(), "workflow_failed", "TimeoutError"),
         (SystemExit(1), "workflow_failed", "SystemExit"),
         (asyncio.CancelledError(), "workflow_failed", "CancelledError"),

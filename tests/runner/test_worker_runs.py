@@ -239,6 +239,17 @@ async def test_a_body_that_exits_the_interpreter_fails_only_its_run(kept: Store)
         assert await healthy.result(timeout=5) == "HELLO YOU"
 
 
+async def test_a_body_that_raises_generator_exit_keeps_no_slot(kept: Store) -> None:
+    @workflow(name="closing")
+    async def closing(ctx: Context) -> None:
+        raise GeneratorExit
+
+    async with opened(kept) as client, serving(kept, closing, two_steps, max_concurrent_runs=1):
+        await client.submit("closing", {})
+        healthy = await client.submit("two_steps", {"who": "you"})
+        assert await healthy.result(timeout=5) == "HELLO YOU"
+
+
 async def test_wrong_parameters_end_the_run_at_its_first_claim(kept: Store) -> None:
     async with opened(kept) as client, serving(kept, two_steps):
         handle = await client.submit("two_steps", {"whom": 1})
