@@ -208,12 +208,15 @@ class Attempts:
     # One attempt
 
     async def _run(self, key: str, attempt: Attempt) -> None:
-        outcome = await self._outcome(attempt)
-        attempt.published.closed()
-        abandoned = self.live.pop(key, None) is None
-        self._core.slots.release()
-        if not abandoned:
-            self._conclude(attempt, outcome)
+        outcome = Outcome(kind="lost")  # of whatever ends an attempt in no other way
+        try:
+            outcome = await self._outcome(attempt)
+        finally:
+            attempt.published.closed()
+            abandoned = self.live.pop(key, None) is None
+            self._core.slots.release()
+            if not abandoned:
+                self._conclude(attempt, outcome)
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
         try:
