@@ -25,8 +25,8 @@ POINTS = (
 )
 
 
-class CrashPointReached(BaseException):
-    """An armed `raise` point was reached; nothing in the engine takes it for a step's failure."""
+class CrashPointReached(RuntimeError):
+    """An armed `raise` point was reached; taken for a fault like any other."""
 
 
 class _Armed:
