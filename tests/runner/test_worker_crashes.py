@@ -155,7 +155,8 @@ async def test_a_server_that_is_paused_for_a_while_fails_nothing(
         handles = [await client.submit("ledgered", params) for _ in range(20)]
         await eventually(lambda: effects(ledger), 10)
         server.pause()
-        await asyncio.sleep(3)  # more than three lifetimes of a lock
+        # Renewal gives up on an answer after more than three lifetimes of a lock.
+        await eventually(lambda: worker.said("renewal_store_unavailable"), 10)
         server.resume()
         for handle in handles:
             await handle.result(timeout=15)

@@ -313,8 +313,9 @@ async def test_timers_and_orphans_missed_in_an_outage_do_not_wait_for_the_next_r
             return await handle.status() == "sleeping"
 
         await eventually_async(asleep)
+        due_ms = (await handle.info()).due_ms or 0
         store.server.go_down()
-        await asyncio.sleep(0.5)  # past the due time
+        await eventually(lambda: store.now_ms > due_ms + 100)
         store.server.come_up()
         await handle.result(timeout=5)
         await worker.client.close()
