@@ -220,17 +220,18 @@ class WorkflowClient:
             while True:
                 # Cleared before looking: a hint that arrives during the look must not be lost.
                 woken.clear()
+                seen = False
                 try:
                     watch = await self.store.watch(ref, self._member)
                     terminal = self._arrived.get(key) or await self._terminal_bytes(ref, watch)
-                    looked = True
+                    looked = seen = True
                 except StoreUnavailable:
                     # The run doesn't fail when the store is away, so the wait for it doesn't.
                     if not looked:
                         raise
                     terminal = None
                 if terminal is None:
-                    await self._woken(woken)
+                    await self._woken(woken, seen=seen)
                     terminal = self._arrived.get(key)
                 if terminal is not None:
                     return _terminal_event(terminal)
@@ -249,10 +250,11 @@ class WorkflowClient:
         info = await self.store.info(ref)
         return (await self.store.read_journal(ref, info.events)).events[-1]
 
-    async def _woken(self, woken: asyncio.Event) -> None:
-        degraded = self._listener is None or self._listener.degraded
+    async def _woken(self, woken: asyncio.Event, *, seen: bool) -> None:
+        # The hint may have come while the look failed: the subscription is often back first.
+        sure = seen and self._listener is not None and not self._listener.degraded
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S if degraded else 30 * POLL_S):
+            async with asyncio.timeout(30 * POLL_S if sure else POLL_S):
                 await woken.wait()
 
     async def _listen(self) -> None:

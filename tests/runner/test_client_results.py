@@ -13,7 +13,7 @@ import pytest
 from pyrula.workflows.client import RunHandle, WorkflowClient
 from pyrula.workflows.engine.context import Context
 from pyrula.workflows.engine.registry import workflow
-from pyrula.workflows.stores.base import RunRef, Store, Watch
+from pyrula.workflows.stores.base import Listener, RunRef, Store, Watch
 from pyrula.workflows.stores.errors import (
     ResultTimeout,
     RunCancelledError,
@@ -255,3 +255,35 @@ async def test_a_result_of_a_store_that_is_away_is_refused(
         await run.result(timeout=10)
     await client.close()
     await store.close()
+
+
+class Blinking(Counting):
+    """Its second look fails, and the hint is lost; all the same the subscription is up."""
+
+    on_gap: Callable[[], None]
+
+    async def watch(self, ref: RunRef, member: str) -> Watch:
+        watch = await super().watch(ref, member)
+        if self.looks == 2:
+            raise StoreUnavailable("not back yet")
+        return watch
+
+    async def listen(self, member: str, on_hint: object, on_gap: Callable[[], None]) -> Listener:
+        self.on_gap = on_gap
+        return await self._store.listen(member, lambda hint: None, on_gap)
+
+
+async def test_a_look_that_failed_is_repeated_soon(make_store: StoreFactory) -> None:
+    async with make_store() as store, served(store):
+        blinking = Blinking(store)
+        client = WorkflowClient(cast("Store", blinking))
+        run = await client.submit("client_gated")
+        await started(run)
+        result = asyncio.create_task(run.result())
+        await eventually(lambda: blinking.looks == 1, 10)
+        blinking.on_gap()
+        await eventually(lambda: blinking.looks == 2, 10)
+        gates[run.run_id].set()
+        async with asyncio.timeout(10):
+            assert await result == "x"
+        await client.close()
