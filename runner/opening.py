@@ -15,9 +15,13 @@ DEFAULT_SHARD_COUNT = 64
 
 
 def open_store(
-    url: str, *, namespace: str = DEFAULT_NAMESPACE, shard_count: int = DEFAULT_SHARD_COUNT
+    url: str,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    shard_count: int = DEFAULT_SHARD_COUNT,
+    store_id: str | None = None,
 ) -> Store:
-    """The store at `url`, not yet connected.
+    """The store at `url`, not yet connected; with a `store_id` it must be that very store.
 
     Raises `ConfigurationError` `store_not_supported` for a kind of store that this release doesn't
     have, `invalid_store_url` or `invalid_option` for what can't be read.
@@ -31,4 +35,4 @@ def open_store(
             "use valkey://host:6379 or unix:///path/to/socket",
             code="store_not_supported",
         )
-    return ValkeyStore(url, namespace=namespace, shard_count=shard_count)
+    return ValkeyStore(url, namespace=namespace, shard_count=shard_count, store_id=store_id)

@@ -61,6 +61,11 @@ def _env(name: str, *others: str) -> list[str]:
     help="store URL; without one an embedded server is started in ./.pyrula",
 )
 @click.option(
+    "--store-id",
+    envvar=_env("STORE_ID", "PYRULA_STORE_ID"),
+    help="refuse a server that doesn't carry this id",
+)
+@click.option(
     "--namespace",
     envvar=_env("NAMESPACE", "PYRULA_VALKEY_NAMESPACE"),
     default="default",
@@ -212,6 +217,7 @@ def _pool_options(given: dict[str, Any], run_dir: Path) -> PoolOptions:
         entry=given["entry"],
         store_url=given["store"] or "",
         namespace=given["namespace"],
+        store_id=given["store_id"],
         shard_count=given["shard_count"],
         workflows=tuple(given["workflows"]),
         app_dir=os.path.abspath(given["app_dir"]),

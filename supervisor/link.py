@@ -45,8 +45,10 @@ MAX_TEXT = 16 * 1024
 MAX_BATCH = 64
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The child serves."""
+class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ready"):
+    """The child serves, from the store with this id; later children must find the same one."""
+
+    store_id: str = ""
 
 
 class BootFailed(msgspec.Struct, frozen=True, kw_only=True, tag="boot_failed"):
@@ -342,6 +344,7 @@ class ChildSetup:
     health: HealthWriter
     store_url: str = field(repr=False)  # may hold a password
     namespace: str = "default"
+    store_id: str | None = None  # what the server must carry; None: whatever it carries
     shard_count: int | None = None
     workflows: tuple[str, ...] = ()
     app_dir: str = "."

@@ -60,6 +60,7 @@ class PoolOptions:
     entry: str
     store_url: str = field(repr=False)
     namespace: str
+    store_id: str | None = None
     shard_count: int | None
     workflows: tuple[str, ...]
     app_dir: str
@@ -116,6 +117,8 @@ class Pool:
         self.stopping = False
         self.overdue = False
         self.ever_ready = False
+        # Once a child has met the store, an emptied or swapped server is never taken for it.
+        self.store_id = options.store_id
         self.boot_failure: BootFailed | None = None
         self._let_go = let_go
         self._realm = realm_of(options.store_url, options.namespace)
@@ -275,6 +278,7 @@ class Pool:
             health=health,
             store_url=options.store_url,
             namespace=options.namespace,
+            store_id=self.store_id,
             shard_count=options.shard_count,
             workflows=options.workflows,
             app_dir=options.app_dir,
@@ -400,6 +404,7 @@ class Pool:
     def _handle(self, child: Child, message: Message, now: float) -> None:
         match message:
             case Ready():
+                self.store_id = self.store_id or message.store_id or None
                 self._on_ready(child, now)
             case Stats():
                 child.stats = message

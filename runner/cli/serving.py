@@ -6,6 +6,7 @@ Owns the order: import, open, serve, close. Refuses to restart anything; a super
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,12 @@ def serve(serving: Serving) -> ExitCode:
     configure_logs(serving.log_format)
     workflows = load_workflows(serving.targets, serving.app_dir)
     settle_memory()
-    store = open_store(serving.url, namespace=serving.namespace, shard_count=serving.shard_count)
+    store = open_store(
+        serving.url,
+        namespace=serving.namespace,
+        shard_count=serving.shard_count,
+        store_id=os.environ.get("PYRULA_STORE_ID"),
+    )
     signals = Signals()
     run_on_loop(_serve(serving, store, [d.fn for d in workflows], signals), serving.loop)
     return ExitCode.OK

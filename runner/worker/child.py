@@ -74,6 +74,7 @@ def _made(setup: ChildSetup, signals: Signals) -> ChildWorker:
         setup.store_url,
         namespace=setup.namespace,
         shard_count=setup.shard_count or DEFAULT_SHARD_COUNT,
+        store_id=setup.store_id,
     )
     seams = Seams()
     worker = WorkflowWorker(
@@ -134,7 +135,7 @@ class ChildWorker:
             await self._settle(certificate)
         self.ready = True
         self._setup.page.phase(Phase.READY)
-        self._setup.channel.send(Ready())
+        self._setup.channel.send(Ready(store_id=self._worker.store_id))
         log.info("worker_ready", workflows=sorted(self._worker.core.definitions))
 
     def _drain(self) -> None:

@@ -72,6 +72,7 @@ class WorkflowWorker:
         self._connected = False
         self._claims: dict[str, ClaimLoop] = {}
         self._attempts: Attempts | None = None
+        self.store_id = ""  # known once connected
         self.client = WorkflowClient(store)
 
     @property
@@ -111,7 +112,7 @@ class WorkflowWorker:
         """
         await self._core.store.open()
         for name in sorted(self._core.definitions):
-            await self._core.store.register(name, serving=True)
+            self.store_id = (await self._core.store.register(name, serving=True)).store_id
         self._connected = True
 
     async def run(self, on_ready: Callable[[], Awaitable[None]] | None = None) -> None:
