@@ -120,7 +120,9 @@ class Activation:
     def check(self) -> None:
         """Raise what unwinds the body, if anything does."""
         if self._ending is None:
-            return
+            if self._env.lock_trusted():
+                return
+            self.unwind(StoodDown())
         if isinstance(self._ending, Cancelled | StoodDown):
             raise asyncio.CancelledError
         raise self._ending

@@ -93,10 +93,15 @@ def event_cap(wanted: int, maxlen: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Env:
-    """All the engine may reach. `now_ms` estimates store time; it decides nothing."""
+    """All the engine may reach. `now_ms` estimates store time; it decides nothing.
+
+    `lock_trusted` is false once the lock may have lapsed: no new step may begin then, since another
+    worker may have gone on with the run while this process was stopped.
+    """
 
     now_ms: Callable[[], int]
     call_sync: SyncCalls
+    lock_trusted: Callable[[], bool] = lambda: True
     attribution: Attribution = field(default_factory=NoAttribution)
     limits: Limits = field(default_factory=Limits)
     sleeper: Sleeper = field(default_factory=LoopSleeper)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -36,6 +37,7 @@ from pyrula.workflows.stores.errors import (
     TruncatedHistoryError,
 )
 from pyrula.workflows.stores.events import RequeueReason, RunError, pack
+from pyrula.workflows.stores.seams import Clock
 from pyrula.workflows.worker.attribution import NoPublisher, Published, Publisher
 from pyrula.workflows.worker.core import Core
 from pyrula.workflows.worker.giving_back import GiveBackLoop, Owed
@@ -92,6 +94,7 @@ class Attempt:
     task: asyncio.Task[None] | None = None
     ending: Literal["stood_down", "lost"] | None = None
     fetching: bool = False
+    held: Held | None = None
 
     def stand_down(self) -> None:
         """Give the run up for others to go on with."""
@@ -127,6 +130,10 @@ class Attempt:
             self.task.cancel()
 
 
+def _is_trusted(held: Held | None, clock: Clock) -> bool:
+    return held is not None and clock.monotonic() < held.trusted_until
+
+
 class Attempts:
     """All runs in flight of one worker."""
 
@@ -156,8 +163,12 @@ class Attempts:
 
     # Beginning
 
-    def start(self, reply: ClaimReply) -> None:
-        """Start an attempt for every claimed run; each already has a slot reserved."""
+    def start(self, reply: ClaimReply, asked_at: float) -> None:
+        """Start an attempt for every claimed run; each already has a slot reserved.
+
+        `asked_at` (monotonic) is when the claim was first sent: the locks are trusted from there.
+        """
+        trusted_until = asked_at + self._core.options.lock_ttl
         loop = asyncio.get_running_loop()
         for claimed in reply.runs:
             crash_point("after_claim")
@@ -166,7 +177,7 @@ class Attempts:
             attempt = Attempt(claimed, journal, self._publisher.opened(lock))
             key = lock.token + lock.ref.run_id
             self.live[key] = attempt
-            self._hold(lock, attempt)
+            attempt.held = self._hold(lock, attempt, trusted_until)
             if self._standing_down:
                 attempt.stand_down()  # the claim was on its way when the grace ended
             attempt.task = loop.create_task(attempt.published.wrap(self._run(key, attempt)))
@@ -252,6 +263,7 @@ class Attempts:
                 attribution=attempt.published,
                 limits=self._limits,
                 sleeper=self._core.seams.sleeper,
+                lock_trusted=partial(_is_trusted, attempt.held, self._core.seams.clock),
             ),
             flags=claimed.flags,
         )
@@ -312,14 +324,16 @@ class Attempts:
 
     # Locks
 
-    def _hold(self, lock: Lock, attempt: Attempt) -> None:
+    def _hold(self, lock: Lock, attempt: Attempt, trusted_until: float) -> Held:
         def lost() -> None:
             self._renewal.drop(lock)
             attempt.lock_lost()
 
         timeout = self._core.definitions[lock.ref.workflow].timeout or 0.0
         bound_s = max(3 * self._core.options.lock_ttl, timeout)
-        self._renewal.hold(Held(lock, bound_s, lost, attempt.notice))
+        held = Held(lock, trusted_until, bound_s, lost, attempt.notice)
+        self._renewal.hold(held)
+        return held
 
     def _give_back(
         self, lock: Lock, first_seq: int, events: list[bytes], reason: RequeueReason

@@ -44,7 +44,9 @@ class OwnShards:
 class ClaimLoop(Loop):
     """Claims runs of one workflow name and hands them to `start`."""
 
-    def __init__(self, core: Core, workflow: str, start: Callable[[ClaimReply], None]) -> None:
+    def __init__(
+        self, core: Core, workflow: str, start: Callable[[ClaimReply, float], None]
+    ) -> None:
         super().__init__(core)
         self.name = f"claim:{workflow}"
         self._workflow = workflow
@@ -55,6 +57,7 @@ class ClaimLoop(Loop):
         self._hinted = dict.fromkeys(self._own.all())
         self._counters: dict[int, int] = {}
         self._unanswered: dict[int, ClaimRequest] = {}
+        self._asked_at: dict[int, float] = {}
         self._answered = asyncio.Event()
         self._answered.set()
         self._told: set[int] = set()
@@ -129,6 +132,7 @@ class ClaimLoop(Loop):
 
     def _request(self, shard: int, limit: int) -> ClaimRequest:
         self._hinted.pop(shard, None)
+        self._asked_at[shard] = self.core.seams.clock.monotonic()
         n = self._counters[shard] = self._counters.get(shard, 0) + 1
         request = self._unanswered[shard] = ClaimRequest(
             workflow=self._workflow,
@@ -145,10 +149,11 @@ class ClaimLoop(Loop):
     async def _ask(self, request: ClaimRequest) -> None:
         reply = await self.core.store.claim(request)
         del self._unanswered[request.shard]
+        asked_at = self._asked_at.pop(request.shard)
         self.core.store_clock.heard(reply.now_ms)
         taken = len(reply.runs)
         if taken == request.limit:
             self._hinted.setdefault(request.shard)
         if taken:
-            self._start(reply)
+            self._start(reply, asked_at)
         self.core.slots.release(request.limit - taken)

@@ -22,11 +22,16 @@ log = structlog.get_logger()
 BEAT_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Held:
-    """A lock to renew, how long it may be kept over a blocked loop (s), and whom to tell."""
+    """A lock to renew, how long it may be kept over a blocked loop (s), and whom to tell.
+
+    `trusted_until` (monotonic) counts from before the claim or renewal was sent, so a slow answer,
+    or a process that was stopped, trusts the lock for too short a time and never for too long.
+    """
 
     lock: Lock
+    trusted_until: float
     bound_s: float
     on_lost: Callable[[], None]
     on_flags: Callable[[Flag], None]
@@ -91,11 +96,14 @@ class Renewal:
         due = [held for held in list(self._held.values()) if stale_s <= held.bound_s]
         if not due:
             return
+        trusted_until = self._core.seams.clock.monotonic() + self._core.options.lock_ttl
         replies = renewer.renew([held.lock for held in due], self._core.lock_ttl_ms)
         for held, reply in zip(due, replies, strict=True):
             if not reply.held:
                 self._tell(held.on_lost)
-            elif reply.flags:
+                continue
+            held.trusted_until = trusted_until
+            if reply.flags:
                 self._tell(held.on_flags, reply.flags)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:

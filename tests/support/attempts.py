@@ -56,6 +56,7 @@ class Run:
     flags: Flag = Flag.NONE
     refusal: StoreError | None = None
     gate: asyncio.Event | None = None
+    trusted: bool = True
     status: Status = "queued"
     activation: Activation | None = None
 
@@ -123,7 +124,13 @@ class Run:
             "run-1",
             list(self.events),
             self,
-            Env(now_ms=self.tick, call_sync=in_a_thread, limits=self.limits, sleeper=self),
+            Env(
+                now_ms=self.tick,
+                call_sync=in_a_thread,
+                lock_trusted=lambda: self.trusted,
+                limits=self.limits,
+                sleeper=self,
+            ),
             flags=self.flags,
         )
         return await self.activation.run()
