@@ -151,17 +151,14 @@ def _failed_claims(story: Story, proof: Proof, recovery_bound_s: float) -> list[
     if not proof.queued_s or not proof.waits_s:
         failed.append("expected runs to go on in another process, found none that had to")
         return failed
-    # Not the last one's next step: all workers are busy, so it also waits for a free slot.
-    for what, took in (("all runs queued again", proof.queued_s[-1]), _half(proof)):
-        if took > recovery_bound_s:
-            failed.append(
-                f"expected {what} within {recovery_bound_s:g} s of the kill, found {took:.2f} s"
-            )
+    # The next steps are shown and not judged: all workers are busy, so a run also waits its turn.
+    took = proof.queued_s[-1]
+    if took > recovery_bound_s:
+        failed.append(
+            f"expected all runs queued again within {recovery_bound_s:g} s of the kill, "
+            f"found {took:.2f} s"
+        )
     return failed
-
-
-def _half(proof: Proof) -> tuple[str, float]:
-    return "half of the runs at their next step", median(proof.waits_s)
 
 
 def _table(story: Story, proof: Proof) -> Table:

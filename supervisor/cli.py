@@ -30,10 +30,11 @@ DEFAULT_CONTROL = ".pyrula/supervisor.sock"
 
 
 def _worker_flags(command: Any) -> Any:
-    for name in reversed(options.WORKER_OPTIONS):
+    for name in reversed(list(options.WORKER_OPTIONS)):
         flag = "--" + name.replace("_", "-")
         variable = f"PYRULA_WORKER_{name.upper()}"
-        option = click.option(flag, name, metavar="VALUE", envvar=variable, help=variable)
+        text = f"{options.WORKER_OPTIONS[name]} [{variable}]"
+        option = click.option(flag, name, metavar="VALUE", envvar=variable, help=text)
         command = option(command)
     return command
 
@@ -42,7 +43,8 @@ def _env(name: str, *others: str) -> list[str]:
     return [f"PYRULA_SUPERVISOR_{name}", *others]
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pyrula", message="%(package)s %(version)s")
 @click.option(
     "--procs", default="auto", envvar=_env("PROCS"), help="a number, or auto", metavar="N"
 )

@@ -1,8 +1,8 @@
 """Which worker options exist, for flags and environment.
 
-Owns names and kinds only; rules and defaults are the worker's, which validates what is handed on (a
-test holds the two tables together). Four values are also read by the parent: how large a page must
-be, and how long a drain may take.
+Owns names and what help says of them; rules and defaults are the worker's, which validates what
+is handed on (a test holds the two tables together). Three values are also read by the parent: how
+large a page must be, and how long a drain may take.
 """
 
 from __future__ import annotations
@@ -11,33 +11,34 @@ from collections.abc import Mapping
 
 from pyrula.supervisor.exits import SupervisorError
 
-WORKER_OPTIONS: tuple[str, ...] = (
-    "max_concurrent_runs",
-    "claim_poll_interval",
-    "timer_poll_interval_s",
-    "timer_max_batch",
-    "orphan_scan_interval",
-    "shutdown_grace",
-    "cancel_timeout",
-    "shard_lease_interval",
-    "event_buffer_size",
-    "step_boundary_durability",
-    "reconcile_interval",
-    "projection_interval",
-    "journal_cache_events",
-    "lock_ttl",
-    "poison_max_retries",
-    "poison_retry_ttl_s",
-    "poison_counts_loop_blocked",
-    "stranded_policy",
-    "stranded_timeout",
-    "max_loop_lag_s",
-    "max_cpu",
-    "max_event_count_per_run",
-    "payload_limit_bytes",
-    "health_port",
-    "health_host",
-)
+LATER = "no effect yet"
+WORKER_OPTIONS: dict[str, str] = {
+    "max_concurrent_runs": "runs in flight at once in a worker; default 50",
+    "claim_poll_interval": "seconds between polls for runs, the floor below hints; default 0.1",
+    "timer_poll_interval_s": "seconds between full looks for due sleepers; default 5",
+    "timer_max_batch": "most sleepers woken in one look; default 100",
+    "orphan_scan_interval": "seconds between looks for runs of lost workers; default 60",
+    "shutdown_grace": "seconds that a drain waits for runs in flight; default 30",
+    "cancel_timeout": "seconds that what is cancelled at a drain may take to end; default 5",
+    "shard_lease_interval": f"seconds between renewals of shard leases; default 10; {LATER}",
+    "event_buffer_size": "events written behind without step_boundary_durability; default 64",
+    "step_boundary_durability": "true: a step is durable before the next; default true",
+    "reconcile_interval": f"seconds between archive reconciliations; default 60; {LATER}",
+    "projection_interval": f"seconds between projections; default 60; {LATER}",
+    "journal_cache_events": f"events of parked runs kept in memory; default 50000; {LATER}",
+    "lock_ttl": "seconds that a run's lock lives without renewal; default 30",
+    "poison_max_retries": f"charges that a run survives; default 3; {LATER}",
+    "poison_retry_ttl_s": f"seconds until a charge is forgotten; default 86400; {LATER}",
+    "poison_counts_loop_blocked": f"whether a blocked loop is a charge; default true; {LATER}",
+    "stranded_policy": f"keep or fail runs that nobody serves; default keep; {LATER}",
+    "stranded_timeout": f"seconds until a run counts as stranded; default 86400; {LATER}",
+    "max_loop_lag_s": f"loop lag in seconds above which nothing is claimed; 0.25; {LATER}",
+    "max_cpu": f"share of a core above which nothing is claimed; default 0.95; {LATER}",
+    "max_event_count_per_run": "events after which a run ends too large; default 50000",
+    "payload_limit_bytes": "most bytes of one step's arguments or result; default 1048576",
+    "health_port": f"port of the health probes; {LATER}",
+    "health_host": f"address of the health probes; default 127.0.0.1; {LATER}",
+}
 _PARENT_DEFAULTS = {"max_concurrent_runs": 50.0, "shutdown_grace": 30.0, "cancel_timeout": 5.0}
 
 

@@ -51,8 +51,14 @@ def guarded(command: click.Command, argv: list[str]) -> int:
         # after --help.
         return int(command.main(argv, prog_name="pyrula", standalone_mode=False) or ExitCode.OK)
     except PyrulaError as error:
-        show_error(error.as_dict(), as_json=as_json)
+        found = error.as_dict()
+        if isinstance(error, RunFailedError) and not as_json:
+            found["message"] = _where_it_failed(error)
+        show_error(found, as_json=as_json)
         return exit_of(error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return ExitCode.USAGE
     except click.ClickException as error:
         show_error({"code": "usage", "message": _usage(error), "detail": {}}, as_json=as_json)
         return ExitCode.USAGE
@@ -76,6 +82,12 @@ def show_error(error: dict[str, Any], *, as_json: bool) -> None:
     for frame in error["detail"].get("frames") or ():
         place = f"{frame['file']}:{frame['line']} in {frame['function']}"
         click.secho(f"  {plain(place)}", err=True)
+
+
+def _where_it_failed(error: RunFailedError) -> str:
+    step = error.detail.get("step")
+    place = f"step {step!r} failed: " if step else ""
+    return f"{place}{error.error_type}: {error.message}"
 
 
 def plain(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pyrula.supervisor.options import WORKER_OPTIONS
 from pyrula.workflows.cli.stores import choose_store, resolve_store_url, store_options
 from pyrula.workflows.worker.options import WorkerOptions
 
@@ -29,7 +30,7 @@ def worker_options(command: Command) -> Command:
             field.name,
             envvar=f"PYRULA_WORKER_{field.name.upper()}",
             metavar="VALUE",
-            help=f"Default: {'unset' if field.default is None else field.default}.",
+            help=f"{WORKER_OPTIONS[field.name]} [PYRULA_WORKER_{field.name.upper()}]",
         )(command)
     return command
 

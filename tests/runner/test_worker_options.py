@@ -30,7 +30,7 @@ SPEC = {
 
 
 def test_the_supervisor_knows_the_same_options() -> None:
-    assert tuple(field.name for field in fields(WorkerOptions)) == WORKER_OPTIONS
+    assert tuple(field.name for field in fields(WorkerOptions)) == tuple(WORKER_OPTIONS)
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:

@@ -19,7 +19,7 @@ def test_an_emptied_server_is_never_served_by_the_children_that_follow(folder: P
             supervisor.wait_ready(2)
             server.command("FLUSHALL")
             until(
-                lambda: len([e for e in supervisor.events("worker_failed")]) >= 4,
+                lambda: len(supervisor.events("worker_failed")) >= 4,
                 20,
                 "the children and their successors refuse the server",
             )
