@@ -59,7 +59,6 @@ class Parent:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, Child] = {}
         self._exit: ExitCode | None = None
-        self._stopping = False
         self._title = ""
 
     def run(self) -> int:
@@ -92,7 +91,7 @@ class Parent:
 
     def handle_sigquit(self) -> None:
         """Kill at once."""
-        self._kill(signal.SIGTERM)
+        self._kill(signal.SIGQUIT)
 
     def handle_sigusr1(self) -> None:
         """Put the status into the log."""
@@ -109,16 +108,14 @@ class Parent:
         """Of no meaning yet."""
 
     def _stop(self, number: signal.Signals) -> None:
-        if self._stopping:
+        if self._pool.stopping:
             self._kill(number)
             return
-        self._stopping = True
         log.info("supervisor_draining", signal=number.name)
         self._pool.drain(time.monotonic())
 
     def _kill(self, number: signal.Signals) -> None:
         log.warning("supervisor_killing", signal=number.name)
-        self._stopping = True
         self._pool.kill()
         self._exit = _KILL_EXIT.get(number, ExitCode.TERMINATED)
 

@@ -210,7 +210,7 @@ async def events(*, choice: StoreChoice, run_id: str, workflow: str | None, as_j
 async def cancel(
     *, choice: StoreChoice, run_ids: tuple[str, ...], workflow: str | None, as_json: bool
 ) -> None:
-    """Ask runs to end; a run that is in a step ends after it."""
+    """Ask runs to end; the body of one that is in a step is interrupted."""
     from pyrula.workflows.cli.lookup import find_run
 
     async with opened(choice) as store:

@@ -152,7 +152,7 @@ def server_refusal(error: ServerError, url: StoreUrl) -> PyrulaError:
     if error.code in _AWAY or error.message.startswith("ERR max number of clients"):
         return StoreUnavailable(
             f"expected {url.safe()} to take requests, found it answering {error.message!r}; "
-            "it is retried until it does",
+            "runs go on once it does; repeat a refused submit then",
             detail={"server_code": error.code},
         )
     if error.code in _NOT_ALLOWED or "AUTH" in error.message:
