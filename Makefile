@@ -47,6 +47,7 @@ bench: $(STAMP) ## throughput, latency and memory, as a table and as JSON
 	$(BIN)/python -m loadtest.bench
 
 soak: $(STAMP) ## the long counts: random kills, stops and restarts, bounded in time
+	$(BIN)/python -m loadtest.kills
 	$(BIN)/python -m loadtest.soak
 
 loadtest: bench soak ## bench, then soak

@@ -161,6 +161,12 @@ def server_refusal(error: ServerError, url: StoreUrl) -> PyrulaError:
             "password and ACL of the store URL",
             code="store_auth",
         )
+    if "DB index" in error.message:
+        return WrongServer(
+            f"expected the database number of {url.safe()} to exist there, found that it doesn't; "
+            "correct it, or use a namespace to keep products apart",
+            code="store_wrong_database",
+        )
     if error.code in _CLUSTER:
         return cluster_not_supported(f"{url.safe()} redirecting to another node")
     return StoreError(

@@ -96,6 +96,13 @@ async def test_a_wrong_password_is_said_and_never_shown(private_valkey: Make) ->
         assert error.code == "store_auth"
 
 
+async def test_a_database_that_does_not_exist_is_said(private_valkey: Make) -> None:
+    server = private_valkey()
+    error = await refused(f"{server.url}?db=99")
+    assert isinstance(error, WrongServer)
+    assert error.code == "store_wrong_database"
+
+
 async def test_an_unreachable_server_is_unavailable_and_its_url_safe() -> None:
     error = await refused(f"redis://user:{SECRET}@127.0.0.1:1/0")
     assert isinstance(error, StoreUnavailable)
