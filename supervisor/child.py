@@ -16,7 +16,6 @@ import ctypes
 import faulthandler
 import os
 import random
-import select
 import signal
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from typing import NoReturn
 from setproctitle import setproctitle
 
 from pyrula.supervisor import logs, procfs
+from pyrula.supervisor.certificate import MAX_STACK_BYTES
 from pyrula.supervisor.exits import ExitCode, SupervisorError
 from pyrula.supervisor.link import BootFailed, Channel, ChildSetup, HealthReader, Stats
 from pyrula.supervisor.page import Page, Phase
@@ -86,12 +86,6 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)
 
-    def is_gone(self) -> bool:
-        """Whether the process has ended and waits to be reaped."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
-
     def reap(self) -> tuple[int | None, int | None]:
         """(exit code, signal) of the ended process; frees what belongs to it but the page."""
         self.kill_group()
@@ -104,7 +98,7 @@ class Child:
 
     def stack(self) -> str:
         """What the child wrote to its stack dump on SIGUSR1, at most 16 KiB."""
-        return os.pread(self.stacks, 16 * 1024, 0).decode(errors="replace")
+        return os.pread(self.stacks, MAX_STACK_BYTES, 0).decode(errors="replace")
 
     def release(self) -> None:
         """Close channel and page, after the last look at them."""

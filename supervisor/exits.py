@@ -30,7 +30,7 @@ class SupervisorError(Exception):
     `code` is stable; the message says what was expected, what was found and what to do; `exit` is
     the status of the command.
 
-    >>> SupervisorError("expected …", code="control_unwritable").exit.name
+    >>> SupervisorError("expected …", code="control_not_writable").exit.name
     'USAGE'
     """
 

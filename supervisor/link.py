@@ -41,7 +41,8 @@ from pyrula.supervisor.certificate import Certificate, Frame
 from pyrula.supervisor.page import PageWriter
 
 MAX_PACKET = 96 * 1024  # half of what a socket takes by default, so that one always fits
-MAX_TEXT = 16 * 1024
+MAX_SENTENCE = 2 * 1024  # what is left of a boot failure that is too large
+MAX_FRAMES = 10
 MAX_BATCH = 64
 
 
@@ -154,13 +155,13 @@ def _halves(
 
 def _shortened(failure: BootFailed) -> BootFailed:
     """The same failure with a sentence and frames that fit; a boot failure must get through."""
-    if len(failure.message) <= MAX_TEXT // 8 and len(failure.frames) <= 10:
+    if len(failure.message) <= MAX_SENTENCE and len(failure.frames) <= MAX_FRAMES:
         raise MessageTooLarge("expected a boot failure with short file names")
     return BootFailed(
         code=failure.code,
-        message=failure.message[: MAX_TEXT // 8],
+        message=failure.message[:MAX_SENTENCE],
         exit=failure.exit,
-        frames=failure.frames[-10:],
+        frames=failure.frames[-MAX_FRAMES:],
     )
 
 

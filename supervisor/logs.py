@@ -1,6 +1,6 @@
-"""Structured logs of every process that we start.
+"""Structured logs of the supervisor and of its children.
 
-Owns the one configuration of structlog: events with fields to stderr, pretty on a terminal, JSON
+Owns their configuration of structlog: events with fields to stderr, pretty on a terminal, JSON
 otherwise. Lines of a child carry its slot. Control characters in values are escaped.
 """
 

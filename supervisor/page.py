@@ -103,7 +103,7 @@ class Slot:
     @property
     def seq(self) -> int:
         """The sequence number of what executes."""
-        return self.current >> (_SLOT_BITS + _KIND_BITS)
+        return seq_of(self.current)
 
     @property
     def kind(self) -> Kind:
@@ -269,7 +269,7 @@ class PageWriter:
         words = self._words
         text = f"{path}\0{name}".encode()
         words[base] |= 1
-        _STEP.pack_into(self._data, 8 * base + _STEP_AT, deadline, min(len(text), 240), text)
+        _STEP.pack_into(self._data, 8 * base + _STEP_AT, deadline, min(len(text), _STEP_TEXT), text)
         words[base] += 1
 
     def in_step(self, slot: int, inside: bool) -> None:

@@ -40,7 +40,7 @@ from pyrula.supervisor.link import (
 )
 from pyrula.supervisor.logs import Format
 from pyrula.supervisor.oom import OomWatch
-from pyrula.supervisor.page import Kind, Page, Slot
+from pyrula.supervisor.page import Kind, Occupant, Page, Slot
 from pyrula.supervisor.restarts import FIRST_S, Backoff, CrashWindow
 from pyrula.supervisor.settlements import Settlements
 
@@ -362,7 +362,12 @@ class Pool:
             realm=self._realm,
             exit_code=exit_code,
             signal=number,
-            executing=tuple(_executing(slot, now_ns) for slot in found if _is_a_run(slot)),
+            executing=tuple(
+                _executing(slot, slot.occupant, now_ns)
+                for slot in found
+                # What runs in the background belongs to an attempt that is over.
+                if slot.occupant is not None and slot.kind is not Kind.BACKGROUND
+            ),
         )
 
     def _cause(self, child: Child, exit_code: int | None, number: int | None) -> Cause:
@@ -444,21 +449,15 @@ def _jitter() -> float:
     return random.random()
 
 
-def _is_a_run(slot: Slot) -> bool:
-    """Whether an attempt executes there that is not over."""
-    return slot.occupant is not None and slot.kind is not Kind.BACKGROUND
-
-
-def _executing(slot: Slot, now_ns: int) -> Executing:
-    occupant = slot.occupant
+def _executing(slot: Slot, occupant: Occupant, now_ns: int) -> Executing:
     return Executing(
         slot=slot.index,
         seq=slot.seq,
         kind=slot.kind.name.lower(),
-        workflow=occupant.workflow if occupant else "",
-        run_id=occupant.run_id if occupant else "",
-        token=occupant.token if occupant else "",
-        epoch=occupant.epoch if occupant else 0,
+        workflow=occupant.workflow,
+        run_id=occupant.run_id,
+        token=occupant.token,
+        epoch=occupant.epoch,
         step=slot.step_name,
         for_s=(now_ns - slot.entered_at) / 1e9,
     )

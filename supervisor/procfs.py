@@ -1,6 +1,7 @@
 """What the kernel tells of processes and of this machine's share.
 
-Owns reads of /proc and of the cgroup. Answers None where the kernel doesn't say; refuses to guess.
+Owns reads of /proc and of the cgroup, and the reaping of children that only /proc knows of. Answers
+None where the kernel doesn't say; refuses to guess.
 """
 
 from __future__ import annotations
