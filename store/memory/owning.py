@@ -34,13 +34,13 @@ def claim(shard: Shard, request: ClaimRequest, now: int) -> ClaimReply:
         raise TokenRefused(
             f"expected a claim of a live member, found one of {request.incarnation}, "
             "which was buried; stop this process",
-            code="incarnation_dead",
+            code="member_dead",
         )
     last = shard.claims.get(request.incarnation)
     if last and request.n < last.n:
         raise TokenRefused(
             f"expected claim {last.n} or a later one, found {request.n}; drop this stale answer",
-            code="claim_stale",
+            code="stale_claim",
         )
     if last is None or request.n > last.n:
         last = LastClaim(n=request.n, taken=_take(shard, request, now))
