@@ -441,7 +441,7 @@ class Store(Protocol):
         ...
 
     async def info(self, ref: RunRef) -> RunInfo:
-        """Raises `RunNotFoundError`."""
+        """What is known of the run, without its journal. Raises `RunNotFoundError`."""
         ...
 
     async def find(self, run_id: str) -> list[RunRef]:
@@ -455,7 +455,10 @@ class Store(Protocol):
         ...
 
     async def watch(self, ref: RunRef, member: str) -> Watch:
-        """Register `member` for a `done` hint and tell how the run stands, in one step."""
+        """Register `member` for a `done` hint and tell how the run stands, in one step.
+
+        Raises `RunNotFoundError`.
+        """
         ...
 
     async def listen(

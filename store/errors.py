@@ -17,7 +17,7 @@ class PyrulaError(Exception):
 
     `code` is stable across releases; `detail` holds JSON-able facts for machines.
 
-    >>> ConfigurationError("shard_count must be >= 1, found 0", code="invalid_option").code
+    >>> ConfigurationError("expected shard_count >= 1, found 0; set it", code="invalid_option").code
     'invalid_option'
     """
 
@@ -96,7 +96,10 @@ class ResultTimeout(PyrulaError, TimeoutError):
 
 
 class PayloadError(PyrulaError, ValueError):
-    """A value can't be journaled: `payload_not_serialisable` or `payload_too_large`."""
+    """A value can't be journaled, or what was journaled can't be restored.
+
+    Codes: `payload_not_serialisable`, `payload_too_large`, `result_type_mismatch`.
+    """
 
     default_code = "payload_not_serialisable"
 

@@ -42,8 +42,7 @@ def refusal(code: int, what: str) -> PyrulaError:
     >>> refusal(-6, "run order-7").code
     'run_not_found'
     """
-    build = _REFUSALS[Code(code)]
-    return build(what)
+    return _REFUSALS[Code(code)](what)
 
 
 def _token(what: str) -> PyrulaError:
@@ -91,7 +90,9 @@ def _not_found(what: str) -> PyrulaError:
 
 
 def _finished(what: str) -> PyrulaError:
-    return RunFinishedError(f"expected {what} to be unfinished, found that it has ended")
+    return RunFinishedError(
+        f"expected {what} to be unfinished, found that it has ended; it takes nothing more"
+    )
 
 
 def _exists(what: str) -> PyrulaError:
@@ -103,7 +104,8 @@ def _exists(what: str) -> PyrulaError:
 
 def _shard_count(what: str) -> PyrulaError:
     return ConfigurationError(
-        f"expected the shard_count recorded for {what}; drain its runs or set it back",
+        f"expected the shard_count that {what} is recorded with, found another; set it back, or "
+        "drain its runs before changing it",
         code="shard_count_mismatch",
     )
 

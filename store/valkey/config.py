@@ -22,7 +22,10 @@ class ValkeyConfig:
     `completed_ttl` is how long a finished run can be read, `maxlen` how many events a journal
     keeps, `replay_page_bytes` and `replay_page_size` what one `read_journal` returns at most.
     `store_id` is the mark the server must carry; without it the first contact decides.
-    `allow_eviction` accepts a server that may evict keys: it can then lose runs.
+    `allow_eviction` accepts a server that may evict keys: it can then lose runs. `cluster=True` is
+    refused and `shard_lease_ttl` only validated, until a later release. Raises
+    `ConfigurationError` `invalid_option` or `cluster_not_supported`, and `InvalidInputError`
+    `invalid_namespace`.
 
     >>> ValkeyConfig(shard_count=16).completed_ttl_ms
     604800000

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyrula.workflows.stores.base import RunInfo, RunRef, Status
 from pyrula.workflows.stores.valkey import decode
 from pyrula.workflows.stores.valkey.calls import Caller, text
-from pyrula.workflows.stores.valkey.keys import Keys
+from pyrula.workflows.stores.valkey.keys import Keys, run_keys
 from pyrula.workflows.stores.valkey.registry import recorded_count
 
 WINDOW = 256
@@ -93,7 +93,8 @@ async def find(caller: Caller, keys: Keys, run_id: str) -> list[RunRef]:
     lines = await caller.command(b"SMEMBERS", keys.index(run_id))
     places = sorted(text(line).rpartition(":")[::2] for line in lines)
     refs = [RunRef(workflow, run_id, int(shard)) for workflow, shard in places]
-    there = await asyncio.gather(*(caller.command(b"EXISTS", _run_key(keys, ref)) for ref in refs))
+    hashes = [run_keys(keys.shard(ref.workflow, ref.shard), run_id)[0] for ref in refs]
+    there = await asyncio.gather(*(caller.command(b"EXISTS", key) for key in hashes))
     return [ref for ref, exists in zip(refs, there, strict=True) if exists]
 
 
@@ -142,7 +143,3 @@ async def _merge(shards: list[ShardPages]) -> AsyncIterator[RunInfo]:
         yield pages.take()
         if (run := await pages.peek()) is not None:
             heapq.heappush(heads, _Head(run, pages))
-
-
-def _run_key(keys: Keys, ref: RunRef) -> str:
-    return f"{keys.shard(ref.workflow, ref.shard)}run:{ref.run_id}"

@@ -1,5 +1,5 @@
 -- One page of a shard's runs, newest first, filtered. Looks at `window` entries and no more, so a
--- rare match never makes it long; the caller goes on at `offset + window` until `scanned` is 0.
+-- rare match never makes it long; the caller goes on at `offset + scanned` while that is `window`.
 --
 -- KEYS[1] shard prefix
 -- ARGV[2] offset into the run list
