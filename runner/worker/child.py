@@ -17,6 +17,7 @@ from functools import partial
 from typing import Literal
 
 import structlog
+from setproctitle import setproctitle
 
 from pyrula.supervisor.certificate import Certificate, Frame
 from pyrula.supervisor.exits import ExitCode
@@ -201,7 +202,12 @@ class ChildWorker:
             beats += 1
             if beats % STATS_EVERY == 0 or runs != last_runs:
                 last_runs = runs
-                self._setup.channel.send(self._stats(runs))
+                self._tell(runs)
+
+    def _tell(self, runs: int) -> None:
+        self._setup.channel.send(self._stats(runs))
+        state = "draining" if self._worker.core.draining else "ready" if self.ready else "booting"
+        setproctitle(f"pyrula: worker {self._setup.slot} [{state}] runs={runs}")
 
     def _beat_thread(self) -> None:
         self._setup.page.beat_thread(threading.get_native_id())

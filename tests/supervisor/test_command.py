@@ -221,11 +221,12 @@ def test_the_first_start_in_an_empty_folder_serves_and_says_where(app: Path) -> 
         supervisor.wait_ready(2)
         assert f"at unix://{app}/.pyrula/valkey.sock" in supervisor.log
         assert stat.S_IMODE((app / ".pyrula").stat().st_mode) == 0o700
-        titles = [cmdline(pid) for pid in supervisor.pids()]
-        assert sorted(title.rstrip(b"\0")[:16] for title in titles) == [
-            b"pyrula: worker 0",
-            b"pyrula: worker 1",
-        ]
+        wanted = [f"pyrula: worker {slot} [ready] runs=0".encode() for slot in (0, 1)]
+
+        def titles() -> list[bytes]:
+            return sorted(cmdline(pid).rstrip(b"\0") for pid in supervisor.pids())
+
+        until(lambda: titles() == wanted, 10)
         slots = {event.get("slot") for event in supervisor.events("worker_ready")}
         assert {0, 1} <= slots, "the lines of a child carry its slot"
         assert supervisor.drained() == 0
