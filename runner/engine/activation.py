@@ -119,10 +119,10 @@ class Activation:
 
     def check(self) -> None:
         """Raise what unwinds the body, if anything does."""
-        if self._ending is None:
-            if self._env.lock_trusted():
-                return
+        if self._ending is None and not self._env.lock_trusted():
             self.unwind(StoodDown())
+        if self._ending is None:
+            return
         if isinstance(self._ending, Cancelled | StoodDown):
             raise asyncio.CancelledError
         raise self._ending
