@@ -1,7 +1,8 @@
-"""How a process of ours logs.
+"""How the command `pyrula` logs.
 
-Owns the one set-up of structlog: to stderr, pretty on a terminal and JSON otherwise, so that stdout
-stays the command's own. Refuses nothing; a program that embeds a worker sets up its own.
+Owns its set-up of structlog: to stderr, pretty on a terminal and JSON otherwise, so that stdout
+stays the command's own. Refuses nothing; a program that embeds a worker sets up its own, a
+supervisor's children have that of `pyrula.supervisor.logs`.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def _register(definition: WorkflowDefinition) -> None:
     if not _takes_context(definition.fn):
         raise ConfigurationError(
             f"expected workflow {definition.name!r} to take its context as first parameter, found "
-            f"{_home(definition)}{inspect.signature(definition.fn)}",
+            f"{_home(definition)}{inspect.signature(definition.fn)}; add `ctx` in front",
             code="no_context",
         )
     before = _workflows.get(definition.name)

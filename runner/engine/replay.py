@@ -132,13 +132,13 @@ def _apply(state: ReplayState, event: AnyEvent | UnknownEvent) -> None:
         case StepPending():
             _begin_step(state, event)
         case StepDone():
-            _settle(state, event.p, event).result = event.r
+            _settle(state, event).result = event.r
         case StepError():
             _fail_step(state, event)
         case TimerSet():
             state.calls[event.p] = CallRecord(event.p, "timer", event.n, "", due_ms=event.due)
         case TimerFired():
-            _settle(state, event.p, event)
+            _settle(state, event)
         case RunInit():
             state.init = event
         case RunRequeued():
@@ -162,11 +162,11 @@ def _begin_step(state: ReplayState, event: StepPending) -> None:
         state.calls[event.p] = CallRecord(event.p, "step", event.n, event.h)
 
 
-def _settle(state: ReplayState, path: str, event: StepDone | StepError | TimerFired) -> CallRecord:
-    record = state.calls.get(path)
+def _settle(state: ReplayState, event: StepDone | StepError | TimerFired) -> CallRecord:
+    record = state.calls.get(event.p)
     if record is None:
         raise IncompatibleUpgradeError(
-            f"expected an event that opens call {path} before its outcome, found none before "
+            f"expected an event that opens call {event.p} before its outcome, found none before "
             f"sequence {state.length}; the journal is damaged"
         )
     record.settled_ms = event.t
@@ -175,7 +175,7 @@ def _settle(state: ReplayState, path: str, event: StepDone | StepError | TimerFi
 
 def _fail_step(state: ReplayState, event: StepError) -> None:
     if event.final:
-        record = _settle(state, event.p, event)
+        record = _settle(state, event)
         record.error, record.tries = event.error, event.tries
         return
     open_call = state.calls.get(event.p)

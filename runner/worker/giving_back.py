@@ -16,7 +16,7 @@ import structlog
 from pyrula.workflows.stores.base import Lock
 from pyrula.workflows.stores.events import RequeueReason, RunRequeued, pack
 from pyrula.workflows.worker.core import Core
-from pyrula.workflows.worker.loops import Loop
+from pyrula.workflows.worker.loops import UNTIL_WOKEN_S, Loop
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class GiveBackLoop(Loop):
 
     def pause(self) -> float:
         """Until somebody owes a run."""
-        return 0.0 if self._owed else 3600.0
+        return 0.0 if self._owed else UNTIL_WOKEN_S
 
     async def tick(self) -> None:
         """Requeue everything owed."""

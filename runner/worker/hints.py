@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pyrula.workflows.stores.base import Hint, Listener
 from pyrula.workflows.worker.core import Core
-from pyrula.workflows.worker.loops import Loop
+from pyrula.workflows.worker.loops import UNTIL_WOKEN_S, Loop
 
 
 class HintLoop(Loop):
@@ -28,7 +28,7 @@ class HintLoop(Loop):
 
     def pause(self) -> float:
         """There is nothing to do again."""
-        return 3600.0
+        return UNTIL_WOKEN_S
 
     async def tick(self) -> None:
         """Subscribe if not yet subscribed."""

@@ -24,6 +24,7 @@ _restarts = metrics.get_meter("pyrula.workflows").create_counter(
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
+UNTIL_WOKEN_S = 3_600.0  # the pause of a loop that has nothing to do until it is woken
 
 
 class Loop(ABC):

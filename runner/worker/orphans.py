@@ -16,7 +16,7 @@ import structlog
 from pyrula.workflows.stores.errors import StoreUnavailable
 from pyrula.workflows.worker.core import Core
 from pyrula.workflows.worker.loops import Loop
-from pyrula.workflows.worker.timers import TimerLoop
+from pyrula.workflows.worker.timers import SHARDS_AT_ONCE, TimerLoop
 
 log = structlog.get_logger()
 _Shard = tuple[str, int]
@@ -43,9 +43,8 @@ class OrphanLoop(Loop):
         try:
             await self._look()
         except StoreUnavailable:
-            self._next_full = (
-                0.0  # what this look would have found must not wait for the next round
-            )
+            # What this look would have found must not wait for the next round.
+            self._next_full = 0.0
             raise
 
     async def _look(self) -> None:
@@ -64,11 +63,10 @@ class OrphanLoop(Loop):
     async def _round(self) -> None:
         for workflow in self.core.definitions:
             shards = [(workflow, shard) for shard in range(self.core.shard_count)]
-            for start in range(0, len(shards), 64):
-                await self._scan(shards[start : start + 64])
-                await asyncio.gather(
-                    *(self.core.store.sweep(w, s) for w, s in shards[start : start + 64])
-                )
+            for start in range(0, len(shards), SHARDS_AT_ONCE):
+                batch = shards[start : start + SHARDS_AT_ONCE]
+                await self._scan(batch)
+                await asyncio.gather(*(self.core.store.sweep(w, s) for w, s in batch))
 
     async def _scan(self, shards: list[_Shard]) -> None:
         answers = await asyncio.gather(
