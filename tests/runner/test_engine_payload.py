@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 
 from pyrula.workflows.engine.context import Context
@@ -138,7 +139,6 @@ def test_a_declared_type_is_restored(kind: Any, value: Any) -> None:
 
 
 def test_a_pydantic_model_is_restored() -> None:
-    pydantic = pytest.importorskip("pydantic")
     model: Any = pydantic.create_model("Model", at=(dt.datetime, ...))
     raw = encode(model(at=NOW), "it", LIMIT)
     assert restore(decoder_of_type(model), raw, "it") == model(at=NOW)
