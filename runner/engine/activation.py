@@ -110,6 +110,11 @@ class Activation:
         """Give the run up for somebody else to go on with; unwind the body."""
         self.unwind(StoodDown())
 
+    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
+        """The attempt ends here without an end of the run: what has to go with the requeue."""
+        first_seq, unsaved = self._writer.unsaved()
+        return Outcome(kind=kind, first_seq=first_seq, unsaved=unsaved)
+
     # Called by the context, too
 
     def notice(self, flags: Flag) -> None:
@@ -253,11 +258,6 @@ class Activation:
         await self._writer.finish(events, status)
         crash_point("after_finish")
         return Outcome(kind=status)
-
-    def given_up(self, kind: Literal["store_lost", "stood_down"]) -> Outcome:
-        """The attempt ends here without an end of the run: what has to go with the requeue."""
-        first_seq, unsaved = self._writer.unsaved()
-        return Outcome(kind=kind, first_seq=first_seq, unsaved=unsaved)
 
 
 def _cancel_events(now: int) -> list[Event]:

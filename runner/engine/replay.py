@@ -109,7 +109,7 @@ async def replay_all_events(
         if page.trimmed:
             raise TruncatedHistoryError(
                 f"expected the whole history of run {run_id}, found {page.trimmed} of its oldest "
-                "events trimmed; raise maxlen, or end long runs with continue_as_new",
+                "events trimmed; raise the store's maxlen, or split the work into several runs",
                 detail={"missing": page.trimmed},
             )
         events.extend(unpack(raw) for raw in page.events)

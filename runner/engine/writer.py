@@ -160,7 +160,7 @@ class JournalWriter:
 
 def _too_large(limit: int) -> StreamTooLargeError:
     return StreamTooLargeError(
-        f"expected a run of at most {limit} events, found one that needs more; "
-        "end long runs with ctx.continue_as_new()",
+        f"expected a run of at most {limit} events, found one that needs more; raise "
+        "max_event_count_per_run and the store's maxlen, or split the work into several runs",
         detail={"limit": limit},
     )

@@ -18,6 +18,7 @@ import structlog
 from pyrula.workflows.engine.activation import Activation, Outcome
 from pyrula.workflows.engine.crashpoints import crash_point
 from pyrula.workflows.engine.env import Env, Limits, event_cap
+from pyrula.workflows.engine.failures import run_error
 from pyrula.workflows.stores.base import (
     AppendReply,
     Claimed,
@@ -36,7 +37,7 @@ from pyrula.workflows.stores.errors import (
     TokenRefused,
     TruncatedHistoryError,
 )
-from pyrula.workflows.stores.events import RequeueReason, RunError, pack
+from pyrula.workflows.stores.events import RequeueReason, pack
 from pyrula.workflows.stores.seams import Clock
 from pyrula.workflows.worker.attribution import NoPublisher, Published, Publisher
 from pyrula.workflows.worker.core import Core
@@ -156,7 +157,7 @@ class Attempts:
             step_boundary_durability=core.options.step_boundary_durability,
             event_buffer_size=core.options.event_buffer_size,
         )
-        self.live: dict[str, Attempt] = {}
+        self.live: dict[Lock, Attempt] = {}
         self._standing_down = False
         self._abandoned: list[Attempt] = []  # keeps their tasks referenced
         self.giving_back = GiveBackLoop(core, self._released)
@@ -175,12 +176,11 @@ class Attempts:
             lock = claimed.lock
             journal = BoundJournal(self._core.store, lock)
             attempt = Attempt(claimed, journal, self._publisher.opened(lock))
-            key = lock.token + lock.ref.run_id
-            self.live[key] = attempt
+            self.live[lock] = attempt
             attempt.held = self._hold(lock, attempt, trusted_until)
             if self._standing_down:
                 attempt.stand_down()  # the claim was on its way when the grace ended
-            attempt.task = loop.create_task(attempt.published.wrap(self._run(key, attempt)))
+            attempt.task = loop.create_task(attempt.published.wrap(self._run(attempt)))
 
     def cancel_requested(self, workflow: str, run_id: str) -> None:
         """A hint says that the run has been cancelled."""
@@ -218,13 +218,13 @@ class Attempts:
 
     # One attempt
 
-    async def _run(self, key: str, attempt: Attempt) -> None:
+    async def _run(self, attempt: Attempt) -> None:
         outcome = Outcome(kind="lost")  # of whatever ends an attempt in no other way
         try:
             outcome = await self._outcome(attempt)
         finally:
             attempt.published.closed()
-            abandoned = self.live.pop(key, None) is None
+            abandoned = self.live.pop(attempt.claimed.lock, None) is None
             self._core.slots.release()
             if not abandoned:
                 self._conclude(attempt, outcome)
@@ -283,8 +283,8 @@ class Attempts:
         if claimed.trimmed:
             raise TruncatedHistoryError(
                 f"expected the whole history of run {claimed.lock.ref.run_id}, found "
-                f"{claimed.trimmed} of its oldest events trimmed; raise maxlen, or end long runs "
-                "with ctx.continue_as_new()",
+                f"{claimed.trimmed} of its oldest events trimmed; raise the store's maxlen, or "
+                "split the work into several runs",
                 detail={"missing": claimed.trimmed},
             )
         events = list(claimed.page)
@@ -299,28 +299,27 @@ class Attempts:
         return events
 
     async def _truncated(self, attempt: Attempt, error: TruncatedHistoryError) -> Outcome:
-        event = RunError(
-            t=self._core.store_clock.now_ms(),
-            code=error.code,
-            error_type=type(error).__name__,
-            message=error.message,
-            detail=error.detail,
-        )
-        first_seq = attempt.claimed.length + 1
-        await attempt.journal.finish(first_seq, [pack(event)], status="failed")
+        end = pack(run_error(error, self._core.store_clock.now_ms()))
+        await attempt.journal.finish(attempt.claimed.length + 1, [end], status="failed")
         return Outcome(kind="failed")
 
     def _conclude(self, attempt: Attempt, outcome: Outcome) -> None:
         lock = attempt.claimed.lock
-        if outcome.kind == "store_lost":
-            self._give_back(lock, outcome.first_seq, outcome.unsaved, "store_unavailable")
-        elif outcome.kind == "stood_down":
-            reason: RequeueReason = "drained" if self._core.draining else "stood_down"
-            self._give_back(lock, outcome.first_seq, outcome.unsaved, reason)
-        else:
-            self._renewal.drop(lock)
+        reason = self._reason_to_give_back(outcome)
+        if reason is not None:
+            self.giving_back.owe(Owed(lock, outcome.first_seq, outcome.unsaved, reason))
+            return
+        self._renewal.drop(lock)
         if outcome.kind == "parked" and outcome.due_ms is not None:
             self._timers.expect(lock.ref.workflow, lock.ref.shard, outcome.due_ms)
+
+    def _reason_to_give_back(self, outcome: Outcome) -> RequeueReason | None:
+        """Why the run is requeued; None if its lock is not ours any more."""
+        if outcome.kind == "store_lost":
+            return "store_unavailable"
+        if outcome.kind == "stood_down":
+            return "drained" if self._core.draining else "stood_down"
+        return None
 
     # Locks
 
@@ -334,11 +333,6 @@ class Attempts:
         held = Held(lock, trusted_until, bound_s, lost, attempt.notice)
         self._renewal.hold(held)
         return held
-
-    def _give_back(
-        self, lock: Lock, first_seq: int, events: list[bytes], reason: RequeueReason
-    ) -> None:
-        self.giving_back.owe(Owed(lock, first_seq, events, reason))
 
     def _released(self, owed: Owed) -> None:
         self._renewal.drop(owed.lock)

@@ -102,6 +102,10 @@ class ClaimLoop(Loop):
         finally:
             self._answered.set()
 
+    async def quiet(self) -> None:
+        """Return when no claim is on its way, so that none brings a run after the drain."""
+        await self._answered.wait()
+
     async def _ask_all(self, requests: list[ClaimRequest]) -> None:
         if len(requests) == 1:  # the usual case under load: spare the task
             await self._ask(requests[0])
@@ -110,10 +114,6 @@ class ClaimLoop(Loop):
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-
-    async def quiet(self) -> None:
-        """Return when no claim is on its way, so that none brings a run after the drain."""
-        await self._answered.wait()
 
     async def _pass_on(self, shards: set[int]) -> None:
         """Tell a member that may have room: a hint came to this one alone, and it has none."""
@@ -142,6 +142,7 @@ class ClaimLoop(Loop):
             nonce=self.core.seams.ids.token(),
             limit=limit,
             lock_ttl_ms=self.core.lock_ttl_ms,
+            # Three rounds of polling: who still lives has asked this shard again by then.
             hungry_ms=int(3_000 * ROTATION * self.core.options.claim_poll_interval),
         )
         return request

@@ -42,7 +42,7 @@ class Renewal:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._held: dict[str, Held] = {}
+        self._held: dict[Lock, Held] = {}
         self._beat = core.seams.clock.monotonic()
         self._closed = core.seams.spawner.flag()
         self._interval = core.options.lock_ttl / 3
@@ -61,11 +61,11 @@ class Renewal:
 
     def hold(self, held: Held) -> None:
         """Renew this lock from now on."""
-        self._held[held.lock.token + held.lock.ref.run_id] = held
+        self._held[held.lock] = held
 
     def drop(self, lock: Lock) -> None:
         """The lock was given up."""
-        self._held.pop(lock.token + lock.ref.run_id, None)
+        self._held.pop(lock, None)
 
     async def beat(self) -> None:
         """Prove, for as long as it runs, that the loop turns; raises what ended the thread."""
