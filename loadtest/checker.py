@@ -26,7 +26,7 @@ from pyrula.workflows.stores.events import (
 )
 
 WAKING_S = 0.5
-LATE = "late"  # not a rule broken: a start by a process that had just woken up
+LATE = "late"  # a V3 counted apart: a start by a process that had just woken up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One rule broken by one run, and how; with the rule `LATE`, an excused exception to V3."""
+    """One rule broken by one run, and how; `LATE` is a V3 that a SIGSTOP explains."""
 
     rule: str
     run: str

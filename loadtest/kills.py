@@ -148,9 +148,7 @@ def show(figures: Figures, found: Sequence[Violation], console: Console) -> None
     for name, value in (rows | figures.violations).items():
         table.add_row(name.replace("_", " "), str(value))
     console.print(table)
-    for violation in found[: report.SHOWN]:
-        console.print(f"{violation.rule} {violation.run}: {violation.what}", highlight=False)
-    console.print("every claim holds" if figures.hold else "A CLAIM FAILS")
+    report.show(found, figures.hold, console)
 
 
 @click.command()

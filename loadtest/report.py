@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.checker import Evidence, Violation
+from rich.console import Console
+
+from loadtest.checker import LATE, Evidence, Violation
 
 COUNTED = {
     "V1": "doubly_completed",
@@ -18,9 +20,8 @@ COUNTED = {
     "V3": "done_steps_rerun",
     "V4": "in_doubt_steps_run_too_often",
     "V7": "lost",
-    "late": "late_starts_after_a_stop",
+    LATE: "late_starts_after_a_stop",
 }
-MEASURED_ONLY: set[str] = set()
 SHOWN = 20
 
 
@@ -32,7 +33,14 @@ def counts(found: Sequence[Violation]) -> dict[str, int]:
 
 def holds(counted: dict[str, int]) -> bool:
     """Whether no rule is broken."""
-    return not any(count for name, count in counted.items() if name not in MEASURED_ONLY)
+    return not any(counted.values())
+
+
+def show(found: Sequence[Violation], hold: bool, console: Console) -> None:
+    """The first violations, and the verdict in words."""
+    for violation in found[:SHOWN]:
+        console.print(f"{violation.rule} {violation.run}: {violation.what}", highlight=False)
+    console.print("every claim holds" if hold else "A CLAIM FAILS")
 
 
 def keep(evidence: Evidence, found: Sequence[Violation], files: Sequence[Path], to: Path) -> None:

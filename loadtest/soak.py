@@ -115,9 +115,7 @@ def show(outcome: Outcome, found: Sequence[Violation], console: Console) -> None
     for name, value in (rows | outcome.violations).items():
         result.add_row(name.replace("_", " "), str(value))
     console.print(result)
-    for violation in found[: report.SHOWN]:
-        console.print(f"{violation.rule} {violation.run}: {violation.what}", highlight=False)
-    console.print("every claim holds" if outcome.hold else "A CLAIM FAILS")
+    report.show(found, outcome.hold, console)
 
 
 @click.command()
