@@ -99,7 +99,7 @@ async def test_an_error_of_readiness_closes_what_was_begun() -> None:
 async def test_a_cancelled_run_of_the_worker_leaves_no_body_behind() -> None:
     begun = asyncio.Event()
 
-    @workflow(name="endless")
+    @workflow(name="cancelled_with_worker")
     async def endless(ctx: Context) -> None:
         begun.set()
         await asyncio.Event().wait()
@@ -107,7 +107,7 @@ async def test_a_cancelled_run_of_the_worker_leaves_no_body_behind() -> None:
     worker = make_worker(MemoryStore(SHARDS), endless)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.core.store.contacts)
-    await worker.client.submit("endless", {})
+    await worker.client.submit("cancelled_with_worker", {})
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
