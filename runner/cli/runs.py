@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ParamSpec, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, get_args
 
 import click
 
 from pyrula.supervisor.exits import ExitCode
 from pyrula.workflows.cli.stores import StoreChoice, choose_store, opened, store_options
 from pyrula.workflows.stores.base import Status
+
+if TYPE_CHECKING:
+    from pyrula.workflows.client import WorkflowClient
 
 P = ParamSpec("P")
 
@@ -228,7 +231,7 @@ async def cancel(
 
 
 async def _print_result(
-    client: Any,
+    client: WorkflowClient,
     name: str,
     run_id: str,
     timeout: float | None,

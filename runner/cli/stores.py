@@ -54,7 +54,7 @@ def store_options(command: Command) -> Command:
 def choose_store(store: str | None, namespace: str, shard_count: int, *, title: str) -> StoreChoice:
     """Put the three options together and hide a password; `title` replaces the process title."""
     if store and _came_from_the_command_line() and _holds_a_password(store):
-        hide_arguments(title)
+        _hide_arguments(title)
         click.secho(
             "a password in --store was readable in the process list for a moment; "
             "set PYRULA_STORE_URL instead",
@@ -91,7 +91,7 @@ async def opened(choice: StoreChoice) -> AsyncGenerator[Store]:
         await store.close()
 
 
-def hide_arguments(title: str) -> None:
+def _hide_arguments(title: str) -> None:
     """Overwrite what `ps` and /proc/<pid>/cmdline show of this process."""
     from setproctitle import setproctitle
 

@@ -26,9 +26,6 @@ class OwnShards:
         self._shards = list(range(shard_count))
         self._next = 0
 
-    def __len__(self) -> int:
-        return len(self._shards)
-
     def all(self) -> list[int]:
         """Every own shard."""
         return list(self._shards)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from pyrula.workflows.stores.errors import (
     PyrulaError,
@@ -188,8 +187,3 @@ def unreachable(url: StoreUrl, problem: Exception) -> PyrulaError:
         f"expected a server at {url.safe()}, found none that answers ({problem}); "
         "start it or check the store URL",
     )
-
-
-def text(value: Any) -> str:
-    """A bulk reply as text; empty when there was none."""
-    return value.decode() if isinstance(value, bytes) else ""

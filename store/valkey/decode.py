@@ -27,6 +27,11 @@ Reply = Any
 FLAGS = tuple(Flag(bits) for bits in range(8))
 
 
+def text(value: Any) -> str:
+    """A bulk reply as text; empty when there was none."""
+    return value.decode() if isinstance(value, bytes) else ""
+
+
 def append_reply(reply: Reply, run_id: str) -> AppendReply:
     """The reply of `append_events`; raises what it refused."""
     if type(reply) is int:

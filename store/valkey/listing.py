@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from pyrula.workflows.stores.base import RunInfo, RunRef, Status
 from pyrula.workflows.stores.valkey import decode
-from pyrula.workflows.stores.valkey.calls import Caller, text
+from pyrula.workflows.stores.valkey.calls import Caller
+from pyrula.workflows.stores.valkey.decode import text
 from pyrula.workflows.stores.valkey.keys import Keys, run_keys
 from pyrula.workflows.stores.valkey.registry import recorded_count
 

@@ -10,8 +10,9 @@ import asyncio
 
 from pyrula.workflows.stores.base import Registration
 from pyrula.workflows.stores.errors import ConfigurationError, StoreEmptied
-from pyrula.workflows.stores.valkey.calls import Caller, text
+from pyrula.workflows.stores.valkey.calls import Caller
 from pyrula.workflows.stores.valkey.codes import Code
+from pyrula.workflows.stores.valkey.decode import text
 from pyrula.workflows.stores.valkey.keys import LAYOUT, Keys
 from pyrula.workflows.stores.valkey.wire import Connection
 

@@ -20,8 +20,9 @@ from pyrula.workflows.stores.errors import InvalidInputError, JournalRolledBack,
 from pyrula.workflows.stores.seams import Seams
 from pyrula.workflows.stores.valkey import decode, journal, listing, registry
 from pyrula.workflows.stores.valkey.blocking import ValkeyRenewer
-from pyrula.workflows.stores.valkey.calls import Request, text
+from pyrula.workflows.stores.valkey.calls import Request
 from pyrula.workflows.stores.valkey.config import ValkeyConfig
+from pyrula.workflows.stores.valkey.decode import text
 from pyrula.workflows.stores.valkey.hints import ValkeyListener
 from pyrula.workflows.stores.valkey.journal import Appending, append_request
 from pyrula.workflows.stores.valkey.keys import Keys, run_keys
