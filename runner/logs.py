@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
-from structlog.typing import EventDict
 
 LogFormat = Literal["auto", "pretty", "json"]
 
 
-def configure_logs(fmt: LogFormat = "auto", *, level: int = logging.INFO, **bound: Any) -> None:
-    """Send our log lines of at least `level` to stderr; `bound` (a slot…) is in each of them."""
+def configure_logs(fmt: LogFormat = "auto", *, level: int = logging.INFO) -> None:
+    """Send our log lines of at least `level` to stderr."""
     pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
-
-    # Not context variables: the renewal thread and the step pool wouldn't have them.
-    def add_bound(_: Any, __: str, event: EventDict) -> EventDict:
-        return {**bound, **event}
-
+    as_json = (structlog.processors.format_exc_info, structlog.processors.JSONRenderer())
     structlog.configure(
         processors=[
-            add_bound,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer(),
+            *((structlog.dev.ConsoleRenderer(),) if pretty else as_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
