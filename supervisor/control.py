@@ -215,7 +215,7 @@ def _listen(path: Path) -> socket.socket:
         raise _not_writable(path, error) from error
     finally:
         os.umask(before)
-    listener.listen(16)
+    listener.listen(4 * MAX_CLIENTS)
     return listener
 
 
