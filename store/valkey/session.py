@@ -34,7 +34,7 @@ class Session:
         self._keys = keys
         self._seams = seams
         self._server: ServerInfo | None = None
-        self._known = config.store_id
+        self._known = config.store_id or None
         self._main: Caller | None = None
         self._bulk: Caller | None = None
         self._opening = asyncio.Lock()
