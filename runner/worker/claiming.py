@@ -53,8 +53,8 @@ class ClaimLoop(Loop):
         # its shard is being asked stays in here, so the shard is asked once more.
         self._hinted = dict.fromkeys(self._own.all())
         self._counters: dict[int, int] = {}
-        self._unanswered: dict[int, ClaimRequest] = {}
-        self._asked_at: dict[int, float] = {}
+        # By shard: the request, and when it was first sent (monotonic).
+        self._unanswered: dict[int, tuple[ClaimRequest, float]] = {}
         self._answered = asyncio.Event()
         self._answered.set()
         self._told: set[int] = set()
@@ -92,7 +92,7 @@ class ClaimLoop(Loop):
             self._next_poll = now + self.core.options.claim_poll_interval
             for shard in self._own.turn():
                 self._hinted.setdefault(shard)
-        requests = [*self._unanswered.values(), *self._new_requests()]
+        requests = [*(asked for asked, _ in self._unanswered.values()), *self._new_requests()]
         self._answered.clear()
         try:
             await self._ask_all(requests)
@@ -129,9 +129,8 @@ class ClaimLoop(Loop):
 
     def _request(self, shard: int, limit: int) -> ClaimRequest:
         self._hinted.pop(shard, None)
-        self._asked_at[shard] = self.core.seams.clock.monotonic()
         n = self._counters[shard] = self._counters.get(shard, 0) + 1
-        request = self._unanswered[shard] = ClaimRequest(
+        request = ClaimRequest(
             workflow=self._workflow,
             shard=shard,
             incarnation=self.core.incarnation,
@@ -142,12 +141,12 @@ class ClaimLoop(Loop):
             # Three rounds of polling: who still lives has asked this shard again by then.
             hungry_ms=int(3_000 * ROTATION * self.core.options.claim_poll_interval),
         )
+        self._unanswered[shard] = (request, self.core.seams.clock.monotonic())
         return request
 
     async def _ask(self, request: ClaimRequest) -> None:
         reply = await self.core.store.claim(request)
-        del self._unanswered[request.shard]
-        asked_at = self._asked_at.pop(request.shard)
+        _, asked_at = self._unanswered.pop(request.shard)
         self.core.store_clock.heard(reply.now_ms)
         taken = len(reply.runs)
         if taken == request.limit:
